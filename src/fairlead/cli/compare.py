@@ -1,0 +1,69 @@
+"""`fairlead compare`: one trace under many policies, seeds and loads, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from fairlead.cli.errors import reports_errors
+from fairlead.cli.options import experiment_options, make_experiment
+from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report
+from fairlead.core.errors import InvalidSpec
+from fairlead.plugins import make_policy
+from fairlead.sim.experiment import prepare, run_many
+
+N = TypeVar("N", int, float)
+
+
+@click.command()
+@experiment_options
+@click.option("--policies", required=True, metavar="A,B,C",
+              help="Separated by commas; with options, by spaces: 'fifo tiresias:promote=8'.")
+@click.option("--seeds", default="0", show_default=True, metavar="0,1,2", help="Of failures and resampling.")
+@click.option("--loads", default="1", show_default=True, metavar="0.5,1,2", help="Arrivals so many times as fast.")
+@click.option("--workers", type=click.IntRange(min=1), help="Parallel processes; as many as there are cores.")
+@OUTPUT
+@reports_errors  # fmt: skip
+def compare(
+    output: str, report: str | None, policies: str, seeds: str, loads: str, workers: int | None, **options: object
+) -> None:
+    """Replay TRACE under every policy, seed and load, and print the metrics side by side.
+
+    Exits with 1 if jobs remain unfinished in any run, with 2 if the input cannot be used.
+    """
+    names = _policies(policies)
+    for name in names:
+        make_policy(name)  # a wrong name should not cost the time of the others' runs
+    experiments = [
+        make_experiment(policy=name, seed=seed, load=load, **options)  # type: ignore[arg-type]
+        for load in _numbers(loads, "loads", float)
+        for seed in _numbers(seeds, "seeds", int)
+        for name in names
+    ]
+    if len({e.seed for e in experiments}) > 1 and not experiments[0].resample and experiments[0].failures_h is None:
+        raise InvalidSpec("several seeds would give the same run; add --resample or --failures")
+    prepare(experiments[0])  # nor should a broken trace cost a pool of processes
+    with progress_bar(f"simulating {len(experiments)} runs") as progress:
+        results = run_many(experiments, workers=workers, progress=progress)
+    if report is not None:
+        save_report(Path(report), results)
+    print_results(results, output)
+    complain_if_unfinished(results)
+
+
+def _policies(text: str) -> list[str]:
+    """Names separated by spaces, or by commas where no option uses them."""
+    names = text.split() if " " in text.strip() or "=" in text else text.split(",")
+    names = [name.strip() for name in names if name.strip()]
+    if not names:
+        raise InvalidSpec("--policies is empty; `fairlead policies` lists what there is")
+    return list(dict.fromkeys(names))
+
+
+def _numbers(text: str, name: str, kind: type[N]) -> list[N]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidSpec(f"--{name} is {text!r}; expected numbers separated by commas") from None

@@ -1,0 +1,49 @@
+"""`fairlead`: the command and its verbs, each loaded only when it is used."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from fairlead import __version__
+
+#: verb -> (module, what `fairlead --help` says). The module exports a click command of the verb's name.
+VERBS = {
+    "simulate": ("fairlead.cli.simulate", "Replay a trace under one policy."),
+    "compare": ("fairlead.cli.compare", "Replay a trace under many policies side by side."),
+    "trace": ("fairlead.cli.trace", "Describe, convert, sample and generate traces."),
+    "policies": ("fairlead.cli.policies", "List the policies and their options."),
+}
+
+
+class Verbs(click.Group):
+    """Imports a verb's module when the verb is used: `fairlead --help` should not wait for numpy."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = getattr(importlib.import_module(VERBS[name][0]), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, summary) for verb, (_, summary) in VERBS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from fairlead.plugins import did_you_mean
+
+            ctx.fail(f"there is no verb {args[0]!r}{did_you_mean(args[0], VERBS)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="fairlead")
+def main() -> None:
+    """A co-adaptive scheduler for deep-learning clusters, and its simulator."""

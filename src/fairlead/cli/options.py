@@ -1,0 +1,61 @@
+"""Options that `simulate` and `compare` share, and how they become experiments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.loop import Cadence
+from fairlead.sim.costs import CostModel
+from fairlead.sim.experiment import Experiment
+from fairlead.sim.traces import READERS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SHARED = (
+    click.argument("trace", type=click.Path()),
+    click.option("--format", metavar="NAME", help=f"Format of TRACE; guessed if left out. {', '.join(READERS)}."),
+    click.option("--cluster", metavar="SPEC", help="16x4, or v100=3x4,k80=3x4@0.5 (price per GPU-hour)."),
+    click.option("--profiles", type=click.Path(), help="Profiles or throughput tables, if not beside TRACE."),
+    click.option("--cadence", default="event", show_default=True, metavar="WHEN", help="event, 60s or event+60s."),
+    click.option("--costs", default="default", show_default=True, metavar="COSTS",
+                 help="none, default, or start=S,restart=S,save=S,rescale=S,checkpoint_every=S."),
+    click.option("--jobs", type=click.IntRange(min=1), help="Only the first so many jobs."),
+    click.option("--resample", is_flag=True, help="Draw jobs from TRACE with the seed instead of replaying it."),
+    click.option("--failures", metavar="MTBF_H,REPAIR_H", help="Nodes fail, and are repaired, after so many hours."),
+    click.option("--interference", type=float, default=0.0, show_default=True, metavar="SHARE",
+                 help="Speed that multi-node jobs lose to each other on a shared node."),
+    click.option("--oversized", type=click.Choice(["error", "drop", "clip"]), default="error", show_default=True,
+                 help="What to do with jobs larger than the cluster."),
+    click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots."),
+)  # fmt: skip
+
+
+def experiment_options(command: Command) -> Command:
+    """Add the options that describe an experiment, in the order of their help."""
+    for option in reversed(_SHARED):
+        command = option(command)
+    return command
+
+
+def make_experiment(*, failures: str | None, **options: Any) -> Experiment:
+    """Check what can be checked before any work is done."""
+    Cadence.parse(options["cadence"])
+    CostModel.parse(options["costs"])
+    if not (math.isfinite(options["load"]) and options["load"] > 0):
+        raise InvalidSpec(f"load is {options['load']}; expected a positive number")
+    return Experiment(**options, failures_h=None if failures is None else _parse_failures(failures))
+
+
+def _parse_failures(text: str) -> tuple[float, float]:
+    try:
+        mtbf_h, repair_h = (float(number) for number in text.split(","))
+    except ValueError:
+        mtbf_h = repair_h = math.nan
+    if not (0 < mtbf_h < math.inf and 0 < repair_h < math.inf):
+        raise InvalidSpec(f"failures are {text!r}; expected two positive numbers of hours, as in 500,2")
+    return mtbf_h, repair_h

@@ -1,0 +1,39 @@
+"""`fairlead simulate`: one trace, one policy, one answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fairlead.cli.errors import reports_errors
+from fairlead.cli.options import experiment_options, make_experiment
+from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report
+from fairlead.journal import MemoryJournal, save_journal
+from fairlead.sim.experiment import run_experiment
+
+
+@click.command()
+@experiment_options
+@click.option("--policy", default="fifo", show_default=True, metavar="NAME[:OPTION=VALUE,...]",
+              help="A policy's name, or path/to/file.py:Class. `fairlead policies` lists them.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of failures and resampling.")
+@click.option("--load", type=float, default=1.0, show_default=True, help="Arrivals come so many times as fast.")
+@click.option("--journal", type=click.Path(), metavar="FILE", help="Write everything that happened to a journal.")
+@OUTPUT
+@reports_errors  # fmt: skip
+def simulate(output: str, report: str | None, journal: str | None, **options: object) -> None:
+    """Replay TRACE under one policy and print what would have happened.
+
+    Exits with 1 if jobs remain unfinished, with 2 if the input cannot be used.
+    """
+    experiment = make_experiment(**options)  # type: ignore[arg-type]  # click has checked them
+    messages = MemoryJournal()
+    with progress_bar(f"simulating {experiment.policy}") as progress:
+        result = run_experiment(experiment, progress=progress, journal=messages)
+    if journal is not None:
+        save_journal(Path(journal), messages)
+    if report is not None:
+        save_report(Path(report), [result])
+    print_results([result], output, one=True)
+    complain_if_unfinished([result])

@@ -1,0 +1,248 @@
+"""`fairlead trace`: look at trace files, convert them, cut and reshape them, and generate new ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from fairlead.cli.errors import reports_errors
+from fairlead.core.errors import InvalidSpec
+from fairlead.sim.traces import READERS, Trace, read_trace, reshape
+from fairlead.sim.traces.canonical import to_csv, to_jsonl
+from fairlead.sim.traces.describe import as_table
+from fairlead.sim.traces.describe import describe as describe_trace
+from fairlead.sim.traces.files import write_text
+from fairlead.sim.traces.generate import PHILLY_SIZES, Workload
+from fairlead.sim.traces.generate import generate as generate_trace
+
+UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def seconds(text: str) -> float:
+    """Seconds, or a number with a unit: 90, 15m, 12h, 7d."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,9})?)([a-z]*)", text.strip(), re.ASCII)
+    if match is None or match[2] not in UNITS_S:
+        raise click.BadParameter(f"found {text!r}; expected seconds, or a number with s, m, h, d or w, like 12h")
+    return float(match[1]) * UNITS_S[match[2]]
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"found {text!r}; expected numbers separated by commas, like 1.5,2,4") from None
+
+
+def pairs(*names: str) -> Callable[[str], dict[str, float]]:
+    """A parser of `name=number,...` that wants exactly these names."""
+
+    def parse(text: str) -> dict[str, float]:
+        parts = [part.partition("=") for part in text.split(",")]
+        try:
+            found = {name.strip(): float(number) for name, _, number in parts}
+        except ValueError:
+            found = {}
+        if set(found) != set(names) or len(parts) != len(names):
+            expected = ",".join(f"{name}=..." for name in names)
+            raise click.BadParameter(f"found {text!r}; expected {expected} with a number each")
+        return found
+
+    parse.__name__ = "pairs"
+    return parse
+
+
+def sizes(text: str) -> tuple[tuple[int, float], ...]:
+    try:
+        parts = [part.partition(":") for part in text.split(",")]
+        return tuple((int(gpus), float(share)) for gpus, _, share in parts)
+    except ValueError:
+        raise click.BadParameter(f"found {text!r}; expected GPU counts and shares, like 1:0.9,8:0.1") from None
+
+
+FORMAT = click.option(
+    "--format", "format", metavar="NAME", help=f"Format of TRACE; guessed if left out. One of: {', '.join(READERS)}."
+)
+TO = click.option(
+    "--to", type=click.Choice(["jsonl", "csv"]), help="Form to write; by OUT's ending if left out, else jsonl."
+)
+SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all drawing.")
+
+
+@click.group()
+def trace() -> None:
+    """Describe, convert, sample and generate job traces."""
+
+
+@trace.command()
+@click.argument("trace_path", metavar="TRACE")
+@FORMAT
+@click.option("--cluster-gpus", type=click.IntRange(min=1), help="Also tell the load relative to this many GPUs.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form to print."
+)
+@reports_errors
+def describe(trace_path: str, format: str | None, cluster_gpus: int | None, output: str) -> None:
+    """Print what is in a trace."""
+    statistics = describe_trace(_read(trace_path, format), cluster_gpus=cluster_gpus)
+    if output == "json":
+        click.echo(json.dumps(statistics.to_dict(), indent=2))
+    else:
+        Console().print(as_table(statistics))
+
+
+@trace.command()
+@click.argument("trace_path", metavar="TRACE")
+@click.argument("out")
+@FORMAT
+@TO
+@reports_errors
+def convert(trace_path: str, out: str, format: str | None, to: str | None) -> None:
+    """Read a trace in any format and write it in Fairlead's own to OUT (- for standard output)."""
+    _write(_read(trace_path, format), out, to)
+
+
+@trace.command()
+@click.argument("trace_path", metavar="TRACE")
+@click.argument("out")
+@FORMAT
+@TO
+@click.option("--from", "from_s", type=seconds, default="0", help="Leave out jobs submitted before, like 12h.")
+@click.option("--until", "until_s", type=seconds, help="Leave out jobs submitted from then on, like 7d.")
+@click.option("--tenant", "tenants", multiple=True, help="Keep this tenant's jobs; may be given several times.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Keep this many jobs, the first ones; or draw as many.")
+@click.option("--resample", "resampled", is_flag=True, help="Draw jobs with replacement instead of taking the first.")
+@click.option("--load", type=float, help="Divide the times between arrivals by this: 2 doubles the load.")
+@click.option("--deadlines", type=numbers, help="Give deadlines of these multiples of the duration, like 1.5,2,4.")
+@click.option("--elastic", type=pairs("shrink", "grow"), help="Make jobs elastic, like shrink=0.5,grow=2.")
+@click.option("--failures", type=pairs("mtbf_h", "repair_h"), help="Let nodes fail, like mtbf_h=500,repair_h=2.")
+@click.option("--nodes", type=click.IntRange(min=1), help="How many nodes may fail; the trace's own if left out.")
+@SEED
+@reports_errors
+def sample(  # one parameter per option is click's way
+    trace_path: str,
+    out: str,
+    format: str | None,
+    to: str | None,
+    from_s: float,
+    until_s: float | None,
+    tenants: tuple[str, ...],
+    jobs: int | None,
+    resampled: bool,
+    load: float | None,
+    deadlines: tuple[float, ...] | None,
+    elastic: dict[str, float] | None,
+    failures: dict[str, float] | None,
+    nodes: int | None,
+    seed: int,
+) -> None:
+    """Cut and reshape a trace, in the order of the options below, and write it to OUT (- for standard output)."""
+    made = _read(trace_path, format)
+    if from_s or until_s is not None:
+        made = reshape.between(made, from_s=from_s, until_s=float("inf") if until_s is None else until_s)
+    if tenants:
+        made = reshape.of_tenants(made, tenants)
+    if resampled:
+        made = reshape.resample(made, jobs or len(made.jobs), seed=seed)
+    elif jobs is not None:
+        made = reshape.first(made, jobs)
+    if load is not None:
+        made = reshape.scale_load(made, load)
+    if deadlines is not None:
+        made = reshape.add_deadlines(made, deadlines, seed=seed)
+    if elastic is not None:
+        made = reshape.add_elasticity(made, **elastic)
+    if failures is not None:
+        made = _with_failures(made, failures, nodes, seed)
+    _write(made, out, to)
+
+
+@trace.command()
+@click.argument("out")
+@TO
+@click.option("--jobs", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of jobs.")
+@click.option("--gpus", type=click.IntRange(min=1), default=64, show_default=True, help="GPUs of the cluster.")
+@click.option("--load", type=float, help="Load relative to the cluster's GPUs. [default: 0.8, unless --rate is given]")
+@click.option("--rate", type=float, help="Jobs per hour, instead of a load.")
+@click.option(
+    "--sizes", "size_shares", type=sizes, help="GPU counts and their shares, like 1:0.9,8:0.1. [default: Philly's]"
+)
+@click.option("--tenants", type=click.IntRange(min=1), default=8, show_default=True, help="Number of tenants.")
+@click.option("--tenant-skew", type=float, default=1.2, show_default=True, help="Zipf exponent of their shares.")
+@click.option("--run-median", type=seconds, default="40m", show_default=True, help="Median length of long jobs.")
+@click.option("--run-sigma", type=float, default=1.9, show_default=True, help="Spread of their logarithm.")
+@click.option("--trial-share", type=float, default=0.3, show_default=True, help="Share of short trial jobs.")
+@click.option("--daily-swing", type=float, default=0.5, show_default=True, help="Swing of the rate over a day, 0 to 1.")
+@click.option("--weekend", type=float, default=0.5, show_default=True, help="Weekend's rate relative to a weekday's.")
+@click.option("--session-jobs", type=float, default=4.0, show_default=True, help="Mean jobs submitted in one go.")
+@click.option("--model", "models", multiple=True, help="A model to draw jobs from; may be given several times.")
+@SEED
+@reports_errors
+def generate(  # one parameter per option is click's way
+    out: str,
+    to: str | None,
+    jobs: int,
+    gpus: int,
+    load: float | None,
+    rate: float | None,
+    size_shares: tuple[tuple[int, float], ...] | None,
+    tenants: int,
+    tenant_skew: float,
+    run_median: float,
+    run_sigma: float,
+    trial_share: float,
+    daily_swing: float,
+    weekend: float,
+    session_jobs: float,
+    models: tuple[str, ...],
+    seed: int,
+) -> None:
+    """Make a synthetic trace shaped like Philly's and write it to OUT (- for standard output)."""
+    workload = Workload(
+        jobs=jobs,
+        gpus=gpus,
+        load=0.8 if load is None and rate is None else load,
+        rate_per_h=rate,
+        sizes=size_shares or PHILLY_SIZES,
+        tenants=tenants,
+        tenant_skew=tenant_skew,
+        run_median_s=run_median,
+        run_sigma=run_sigma,
+        trial_share=trial_share,
+        daily_swing=daily_swing,
+        weekend=weekend,
+        session_jobs=session_jobs,
+        models=models,
+        seed=seed,
+    )
+    _write(generate_trace(workload), out, to)
+
+
+def _with_failures(made: Trace, failures: dict[str, float], nodes: int | None, seed: int) -> Trace:
+    count = nodes or len(made.nodes)
+    if not count:
+        raise InvalidSpec("--failures needs --nodes: the trace does not say how many nodes there are")
+    return reshape.inject_failures(
+        made, nodes=count, mtbf_s=failures["mtbf_h"] * 3600, repair_s=failures["repair_h"] * 3600, seed=seed
+    )
+
+
+def _read(path: str, format: str | None) -> Trace:
+    made = read_trace(path, format)
+    for reason, count in made.skipped.items():
+        click.echo(f"warning: {path}: left out {count:,} of the entries: {reason}", err=True)
+    return made
+
+
+def _write(made: Trace, out: str, to: str | None) -> None:
+    named_csv = ".csv" in Path(out).suffixes[-2:]
+    if to == "jsonl" or (to is None and not named_csv):
+        write_text(out, to_jsonl(made))
+        return
+    if made.nodes or made.failures:
+        click.echo("warning: CSV holds jobs only; nodes and failures are not written", err=True)
+    write_text(out, to_csv(made))

@@ -1,0 +1,4 @@
+"""The pure core: standard library and numpy only; no clock, no randomness, no environment, no threads.
+
+Read it in this order: types, messages, snapshot, state, plan, loop.
+"""

@@ -1,0 +1,119 @@
+"""The one loop, in numbered steps, and what it needs of its three parts: a policy, a backend and a journal.
+
+It runs unchanged in the simulator and in production. They differ in how `Backend.wait` passes the time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.messages import Command, Event, JobReported, JobRescaled, JobStarted, JobStopped, Message
+from fairlead.core.plan import changes, check, reconcile, surviving
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.state import State
+from fairlead.core.types import Plan
+
+
+class Policy(Protocol):
+    """A pure decision. Deterministic over the snapshots it saw; a frozen dataclass whose fields are its options."""
+
+    def plan(self, view: Snapshot) -> Plan: ...
+
+
+class Backend(Protocol):
+    """A world with GPUs in it."""
+
+    def wait(self, until: float) -> Sequence[Event] | None:
+        """Facts since the last call; at least a Tick by time `until`; None when the world has ended."""
+
+    def execute(self, command: Command) -> None:
+        """Begin to do it. The outcome comes later, as an event."""
+
+
+class Journal(Protocol):
+    """Append-only. What was committed survives a crash."""
+
+    def append(self, message: Message) -> None: ...
+
+    def commit(self) -> None: ...
+
+
+#: Events that change nothing a policy decides on: they complete what was already decided, or refine a belief,
+#: which the period's tick picks up.
+_QUIET = (JobStarted, JobRescaled, JobStopped, JobReported)
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """When to ask the policy. Part of an experiment: it changes results, so it is recorded with them."""
+
+    #: Ask at every multiple of this many seconds.
+    period_s: float | None = None
+    #: Ask when a job or node comes or goes, and when the last plan asked to be reviewed.
+    on_events: bool = True
+
+    def __post_init__(self) -> None:
+        if self.period_s is not None and not (math.isfinite(self.period_s) and self.period_s > 0):
+            raise InvalidSpec(f"cadence period is {self.period_s}; expected a positive number of seconds")
+        if self.period_s is None and not self.on_events:
+            raise InvalidSpec("a cadence with neither a period nor events would never decide")
+
+    @staticmethod
+    def parse(text: str) -> Cadence:
+        """`event`, `60s`, or both: `event+60s`."""
+        period_s, on_events = None, False
+        for part in text.split("+"):
+            number = re.fullmatch(r"(\d+(?:\.\d+)?)s?", part.strip())
+            if part.strip() == "event":
+                on_events = True
+            elif number and float(number[1]) > 0:
+                period_s = float(number[1])
+            else:
+                raise InvalidSpec(f"cadence {text!r} is unknown; expected event, 60s or event+60s")
+        return Cadence(period_s, on_events)
+
+    def __str__(self) -> str:
+        parts = ["event"] * self.on_events + ([f"{self.period_s:g}s"] if self.period_s is not None else [])
+        return "+".join(parts)
+
+    def next(self, now: float, plan: Plan) -> float:
+        """When to decide if nothing happens before."""
+        review_at = plan.review_at if self.on_events and plan.review_at > now else math.inf
+        if self.period_s is None:
+            return review_at
+        return min(review_at, (math.floor(now / self.period_s) + 1) * self.period_s)
+
+    def due(self, events: Sequence[Event], now: float, deadline: float) -> bool:
+        """Is it time to ask the policy, `deadline` being what `next` said last?"""
+        return now >= deadline or (self.on_events and not all(isinstance(event, _QUIET) for event in events))
+
+
+def run(policy: Policy, backend: Backend, *, state: State, journal: Journal, cadence: Cadence) -> None:
+    """Decide until the world ends."""
+    plan = Plan()
+    deadline = cadence.next(state.now, plan)
+    while (events := backend.wait(deadline)) is not None:
+        for event in events:  # 1. learn what happened
+            if state.apply(event):
+                journal.append(event)
+        due = cadence.due(events, state.now, deadline)
+        commands: list[Command] = []
+        if due or not state.follows(plan):
+            view = state.snapshot()  # 2. freeze what we know
+            # 3. decide, or go on with what was decided, as far as it still holds
+            plan = policy.plan(view) if due else surviving(view, plan)
+            changed = changes(view, plan)
+            check(view, plan, changed)  # 4. refuse nonsense
+            commands = reconcile(view, plan, changed)  # 5. close the gap
+        for command in commands:
+            state.issue(command)
+            journal.append(command)
+        journal.commit()
+        for command in commands:
+            backend.execute(command)
+        deadline = cadence.next(state.now, plan)

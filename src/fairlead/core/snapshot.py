@@ -1,0 +1,246 @@
+"""All that a policy may see, frozen: the time, the live jobs, the nodes, and who holds which GPUs.
+
+A policy over a few hundred jobs reads `jobs`; one that must stay quick over ten thousand reads `columns`, the
+same facts as numpy arrays. `Table` keeps those arrays up to date row by row as jobs change, so that a snapshot
+costs a copy and not a rebuild.
+
+Legend: J live jobs in order of arrival, N nodes in order of joining, R rows of the table, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.core.types import Allocation, Job, Node, Phase
+
+Floats = NDArray[np.float64]
+
+#: What a job asks for: how many GPUs, of which types (empty = any). Jobs share few distinct demands.
+Demand = tuple[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The live jobs as arrays, one entry per job, in order of arrival."""
+
+    ids: tuple[str, ...]
+    gpus_J: Floats
+    submitted_at_J: Floats
+    priority_J: Floats
+    preemptible_J: Floats
+    #: GPUs of the current allocation; 0 while it waits.
+    held_J: Floats
+    #: GPU-seconds held and seconds spent RUNNING, until now.
+    service_gpu_s_J: Floats
+    run_s_J: Floats
+    #: -inf for a job that never ran.
+    last_ran_at_J: Floats
+    #: When its phase last changed.
+    since_J: Floats
+    #: The run time the user promised; inf where there is no promise.
+    estimate_s_J: Floats
+    #: Index into `demands`.
+    demand_J: NDArray[np.int64]
+    demands: tuple[Demand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeColumns:
+    """The nodes as arrays, one entry per node, in order of joining."""
+
+    ids: tuple[str, ...]
+    #: GPUs that no job in `Snapshot.allocations` holds; 0 on nodes where nothing new may be placed.
+    free_N: NDArray[np.int64]
+    #: Index into `gpu_types`.
+    type_N: NDArray[np.int64]
+    gpu_types: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One moment of the cluster. Its mappings must not be changed by whoever holds it."""
+
+    now: float
+    #: Live jobs in order of arrival, without those whose cancellation is under way.
+    jobs: Mapping[str, Job]
+    nodes: Mapping[str, Node]
+    #: What each job was last told to hold; jobs that hold nothing are absent.
+    allocations: Mapping[str, Allocation]
+    #: Per node, the GPUs in `allocations` as a bit mask: what a plan that keeps everyone may not touch.
+    assigned: Mapping[str, int]
+    #: Per node, the GPUs nobody new can use yet: those assigned and those still being released.
+    held: Mapping[str, int]
+    #: Some GPU is held by more than one job.
+    shared: bool = False
+    #: Cancelled jobs that still have processes: to be stopped.
+    cancelled: tuple[Job, ...] = ()
+    #: True remaining seconds of a job, for policies that declare themselves oracles; only the simulator has one.
+    oracle: Callable[[str], float] | None = None
+    _table: Table | None = field(default=None, compare=False, repr=False)
+    _node_table: NodeTable | None = field(default=None, compare=False, repr=False)
+    _version: tuple[int, int] = field(default=(-1, -1), compare=False, repr=False)
+
+    @property
+    def columns(self) -> Columns:
+        cached: Columns | None = self.__dict__.get("_columns")  # functools.cached_property takes a lock each time
+        if cached is None:
+            cached = self.__dict__["_columns"] = self._make_columns()
+        return cached
+
+    @property
+    def node_columns(self) -> NodeColumns:
+        cached: NodeColumns | None = self.__dict__.get("_node_columns")
+        if cached is None:
+            cached = self.__dict__["_node_columns"] = self._make_node_columns()
+        return cached
+
+    def _make_columns(self) -> Columns:
+        if self._table is not None and self._table.version == self._version[0]:
+            return self._table.columns(tuple(self.jobs), self.now)
+        table = Table()  # the state moved on since this snapshot was taken: build its arrays anew
+        for job in self.jobs.values():
+            table.put(job)
+        return table.columns(tuple(self.jobs), self.now)
+
+    def _make_node_columns(self) -> NodeColumns:
+        if self._node_table is not None and self._node_table.version == self._version[1]:
+            return self._node_table.columns()
+        table = NodeTable()
+        for node in self.nodes.values():
+            table.put(node)
+            table.use(node.id, self.assigned.get(node.id, 0).bit_count())
+        return table.columns()
+
+
+_GPUS, _SUBMITTED, _PRIORITY, _PREEMPTIBLE, _ESTIMATE, _DEMAND = range(6)  # never change
+_HELD, _SERVICE, _RUN, _LAST_RAN, _SINCE, _AT, _RATE, _RUNNING = range(6, 14)
+
+
+class Table:
+    """The columns of the live jobs, kept current row by row. Only `State` writes to it.
+
+    Rows are in order of arrival. A finished job leaves a dead row; when these outnumber the living, the table is
+    packed, so the cost per change does not grow with the number of jobs that came before.
+    """
+
+    def __init__(self) -> None:
+        self._cells_CR = np.zeros((14, 64))
+        self._alive_R = np.zeros(64, dtype=bool)
+        self._row: dict[str, int] = {}
+        self._end = 0
+        self._demands: dict[Demand, int] = {}
+        #: Changes with every write; a snapshot remembers it to know whether the table still speaks of its moment.
+        self.version = 0
+
+    def put(self, job: Job) -> None:
+        """Add a job, or overwrite its row."""
+        self.version += 1
+        row = self._row.get(job.spec.id)
+        cells = self._cells_CR
+        if row is None:
+            if self._end == cells.shape[1]:
+                self._make_room()
+                cells = self._cells_CR
+            row = self._row[job.spec.id] = self._end
+            self._end += 1
+            self._alive_R[row] = True
+            spec = job.spec
+            cells[_GPUS, row] = spec.gpus
+            cells[_SUBMITTED, row] = job.submitted_at
+            cells[_PRIORITY, row] = spec.priority
+            cells[_PREEMPTIBLE, row] = spec.preemptible
+            cells[_ESTIMATE, row] = np.inf if spec.estimate_s is None else spec.estimate_s
+            cells[_DEMAND, row] = self._demands.setdefault((spec.gpus, spec.gpu_types), len(self._demands))
+        cells[_HELD, row] = held = job.allocation.total
+        cells[_SERVICE, row] = job.service_gpu_s
+        cells[_RUN, row] = job.run_s
+        cells[_LAST_RAN, row] = -np.inf if job.last_ran_at is None else job.last_ran_at
+        cells[_SINCE, row] = job.since
+        cells[_AT, row] = job.accounted_at
+        cells[_RATE, row] = held + job.releasing.total
+        cells[_RUNNING, row] = job.phase is Phase.RUNNING
+
+    def drop(self, job_id: str) -> None:
+        self.version += 1
+        self._alive_R[self._row.pop(job_id)] = False
+        if self._end > 64 and self._end > 2 * len(self._row):
+            self._pack()
+
+    def columns(self, ids: tuple[str, ...], now: float) -> Columns:
+        """A copy for the moment `now`; `ids` are the table's jobs in order."""
+        used = self._cells_CR[:, : self._end]
+        cells = used.copy() if self._end == len(self._row) else used.take(self._living(), axis=1)
+        elapsed = np.maximum(0.0, now - cells[_AT])
+        cells[_SERVICE] += cells[_RATE] * elapsed
+        cells[_RUN] += cells[_RUNNING] * elapsed
+        np.copyto(cells[_LAST_RAN], now, where=cells[_RUNNING] > 0)
+        return Columns(
+            ids=ids,
+            gpus_J=cells[_GPUS],
+            submitted_at_J=cells[_SUBMITTED],
+            priority_J=cells[_PRIORITY],
+            preemptible_J=cells[_PREEMPTIBLE],
+            held_J=cells[_HELD],
+            service_gpu_s_J=cells[_SERVICE],
+            run_s_J=cells[_RUN],
+            last_ran_at_J=cells[_LAST_RAN],
+            since_J=cells[_SINCE],
+            estimate_s_J=cells[_ESTIMATE],
+            demand_J=cells[_DEMAND].astype(np.int64),
+            demands=tuple(self._demands),
+        )
+
+    def _make_room(self) -> None:
+        if len(self._row) < self._end // 2:
+            self._pack()
+            return
+        self._cells_CR = np.concatenate([self._cells_CR, np.zeros_like(self._cells_CR)], axis=1)
+        self._alive_R = np.concatenate([self._alive_R, np.zeros_like(self._alive_R)])
+
+    def _living(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self._alive_R[: self._end])
+
+    def _pack(self) -> None:
+        living = self._living()
+        self._cells_CR[:, : len(living)] = self._cells_CR[:, living]
+        self._alive_R[:] = False
+        self._alive_R[: len(living)] = True
+        self._row = {job_id: row for row, job_id in enumerate(self._row)}
+        self._end = len(living)
+
+
+class NodeTable:
+    """The columns of the nodes, kept current. Nodes never leave it; a lost one has no free GPUs. Only `State` writes."""
+
+    def __init__(self) -> None:
+        self._row: dict[str, int] = {}
+        self._ids: tuple[str, ...] = ()
+        self._types: dict[str, int] = {}
+        self._type_N = np.zeros(0, dtype=np.int64)
+        self._size_N = np.zeros(0, dtype=np.int64)  # 0 while nothing new may be placed
+        self._used_N = np.zeros(0, dtype=np.int64)
+        self.version = 0
+
+    def put(self, node: Node) -> None:
+        self.version += 1
+        row = self._row.setdefault(node.id, len(self._row))
+        if row == len(self._type_N):
+            self._ids = (*self._ids, node.id)
+            self._type_N, self._size_N, self._used_N = (
+                np.append(column, 0) for column in (self._type_N, self._size_N, self._used_N)
+            )
+        self._type_N[row] = self._types.setdefault(node.gpu_type, len(self._types))
+        self._size_N[row] = node.gpus if node.open else 0
+
+    def use(self, node_id: str, gpus: int) -> None:
+        """So many more GPUs of the node are taken (fewer, if negative)."""
+        self.version += 1
+        self._used_N[self._row[node_id]] += gpus
+
+    def columns(self) -> NodeColumns:
+        free_N = np.maximum(0, self._size_N - self._used_N)
+        return NodeColumns(self._ids, free_N, self._type_N.copy(), tuple(self._types))

@@ -1,0 +1,430 @@
+"""The only mutable thing in the core: what happened so far, folded into jobs, nodes and GPU occupancy.
+
+Two rules of this file:
+1. Nothing changes but through `apply(event)` and `issue(command)`. Both check everything first and change after,
+   so a message that is refused leaves no trace.
+2. The phases a message may meet are a table, not code. What the table does not list raises InvalidTransition
+   with the job's story; what it lists as SAME is a repeat or crossed another message on the way, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from fairlead.core.errors import InvalidTransition
+from fairlead.core.messages import (
+    AttemptEvent,
+    Command,
+    Event,
+    JobCancelled,
+    JobExited,
+    JobReported,
+    JobRescaled,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    Message,
+    NodeDrained,
+    NodeJoined,
+    NodeLost,
+    Resize,
+    Start,
+    Stop,
+    Tick,
+)
+from fairlead.core.snapshot import NodeTable, Snapshot, Table
+from fairlead.core.types import NOTHING, Allocation, Belief, Job, Node, Observation, Phase, Plan
+
+PENDING, STARTING, RUNNING, RESCALING = Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.RESCALING
+SUSPENDED, STOPPING = Phase.SUSPENDED, Phase.STOPPING
+SUCCEEDED, FAILED, CANCELLED = Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED
+
+#: The message is allowed and changes no phase.
+SAME = "same"
+#: RUNNING, or SUSPENDED if the job was told to hold nothing.
+SETTLED = "settled"
+#: PENDING again, or CANCELLED if the user took it back.
+REQUEUED = "requeued"
+#: By exit code, failures so far and who asked for the end: SUCCEEDED, FAILED, CANCELLED or PENDING.
+ENDED = "ended"
+
+#: message type -> phase it meets -> phase that follows. The diagram in docs/concepts.md is made from this table.
+TRANSITIONS: dict[type, dict[Phase, Phase | str]] = {
+    Start: {PENDING: STARTING},
+    Resize: {RUNNING: RESCALING, SUSPENDED: RESCALING},
+    Stop: {STARTING: STOPPING, RUNNING: STOPPING, RESCALING: STOPPING, SUSPENDED: STOPPING},
+    JobStarted: {STARTING: RUNNING, RUNNING: SAME, RESCALING: SAME, SUSPENDED: SAME, STOPPING: SAME},
+    JobReported: {RUNNING: SAME, RESCALING: SAME, SUSPENDED: SAME, STOPPING: SAME},
+    JobRescaled: {RESCALING: SETTLED, RUNNING: SAME, SUSPENDED: SAME, STOPPING: SAME},
+    JobStopped: dict.fromkeys((STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), REQUEUED),
+    JobExited: dict.fromkeys((STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), ENDED),
+    JobCancelled: {PENDING: CANCELLED, **dict.fromkeys((STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), SAME)},
+    NodeLost: dict.fromkeys((STARTING, RUNNING, RESCALING, STOPPING), REQUEUED),
+}
+
+#: An exit code by which an attempt asks to be queued again: 128 + SIGTERM.
+REQUEUE_ME = 143
+
+#: How much of a job's past an error can tell.
+_STORY_LENGTH = 64
+
+
+class State:
+    """Jobs, nodes and who holds which GPU. Owned by one loop; everyone else gets snapshots."""
+
+    def __init__(self) -> None:
+        #: The latest time any message carried. Never goes back, even if a message does.
+        self.now = 0.0
+        self.nodes: dict[str, Node] = {}
+        #: Every job whose phase is not final, in order of arrival.
+        self.live: dict[str, Job] = {}
+        self.finished: dict[str, Job] = {}
+        self._schedulable: dict[str, Job] = {}  # live, not cancelled
+        self._allocations: dict[str, Allocation] = {}  # non-empty allocations of schedulable jobs
+        self._assigned = Occupancy()  # of _allocations
+        self._held = Occupancy()  # of every live job's `held`
+        self._table = Table()  # the columns of _schedulable
+        self._node_table = NodeTable()  # the columns of nodes, with what _assigned takes of them
+        self._stories: dict[str, list[Message]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, State):
+            return NotImplemented
+        return self._facts() == other._facts()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def _facts(self) -> tuple[Any, ...]:
+        return (self.now, self.nodes, list(self.live.items()), self.finished)
+
+    def job(self, job_id: str) -> Job | None:
+        return self.live.get(job_id) or self.finished.get(job_id)
+
+    def story(self, job_id: str) -> list[Message]:
+        """What happened to a job, oldest first; the distant past of a long life is forgotten."""
+        return list(self._stories.get(job_id, ()))
+
+    def follows(self, plan: Plan) -> bool:
+        """Was everybody told to be where the plan wants them?"""
+        return self._allocations == plan.allocations and len(self.live) == len(self._schedulable)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            now=self.now,
+            jobs=self._schedulable.copy(),
+            nodes=self.nodes.copy(),
+            allocations=self._allocations.copy(),
+            assigned=self._assigned.masks.copy(),
+            held=self._held.masks.copy(),
+            shared=self._assigned.shared,
+            cancelled=tuple(j for j in self.live.values() if j.cancelled and j.phase is not STOPPING)
+            if len(self.live) > len(self._schedulable)
+            else (),
+            _table=self._table,
+            _node_table=self._node_table,
+            _version=(self._table.version, self._node_table.version),
+        )
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> bool:
+        """Learn a fact. False if it was a repeat or came late, and nothing changed."""
+        if not math.isfinite(event.at):
+            raise InvalidTransition(f"{event} has no finite time")
+        match event:
+            case Tick():
+                applied = True
+            case JobSubmitted():
+                applied = self._submit(event)
+            case JobCancelled():
+                applied = self._cancel(event)
+            case NodeJoined() | NodeLost() | NodeDrained():
+                applied = self._apply_to_node(event)
+            case _:
+                applied = self._apply_to_attempt(event)
+        self.now = max(self.now, event.at)
+        return applied
+
+    def _submit(self, event: JobSubmitted) -> bool:
+        spec = event.spec
+        if known := self.job(spec.id):
+            if known.spec == spec:
+                return False
+            raise InvalidTransition(f"job id {spec.id!r} is taken by another job; submit under a new id")
+        at = max(self.now, event.at)
+        self._remember(spec.id, event)
+        self._put(Job(spec=spec, submitted_at=at, since=at, accounted_at=at))
+        return True
+
+    def _cancel(self, event: JobCancelled) -> bool:
+        job = self._find(event, event.job)
+        if job.cancelled or job.phase.final:
+            return False
+        following = self._following(event, job)
+        self._remember(job.id, event)
+        self._change(job, event.at, phase=job.phase if following is SAME else following, cancelled=True)
+        return True
+
+    def _apply_to_attempt(self, event: AttemptEvent) -> bool:
+        job = self._find(event, event.job)
+        if event.attempt > job.attempt or event.attempt < 1:
+            raise self._refusal(event, job, f"attempt {event.attempt} was never started; the last is {job.attempt}")
+        if event.attempt < job.attempt or job.phase is PENDING or job.phase.final:
+            return False  # fenced: that attempt has ended
+        following = self._following(event, job)
+        if isinstance(event, JobReported):
+            self._report(event, job)
+        elif following is SAME:
+            return False
+        elif following is ENDED or following is REQUEUED:
+            failed = isinstance(event, JobExited) and _is_failure(event, job)
+            phase = _ended(event, job, failed=failed) if isinstance(event, JobExited) else _requeued(job)
+            self._release(job, event.at, phase, failures=job.failures + failed)
+        elif following is SETTLED:
+            self._change(job, event.at, phase=RUNNING if job.allocation else SUSPENDED, releasing=NOTHING)
+        else:
+            self._change(job, event.at, phase=following)
+        self._remember(job.id, event)
+        return True
+
+    def _report(self, event: JobReported, job: Job) -> None:
+        if not 0.0 <= event.progress <= 1.0:
+            raise self._refusal(event, job, f"progress {event.progress} is not between 0 and 1")
+        self._change(job, event.at, belief=_learn(job.belief, event))
+
+    def _apply_to_node(self, event: NodeJoined | NodeLost | NodeDrained) -> bool:
+        if isinstance(event, NodeJoined):
+            return self._join(event)
+        node = self.nodes.get(event.node)
+        if node is None:
+            raise InvalidTransition(f"{_brief(event)}: no such node; known are {', '.join(self.nodes) or 'none'}")
+        if isinstance(event, NodeDrained):
+            self._put_node(replace(node, draining=event.draining))
+            return node.draining != event.draining
+        if not node.healthy:
+            return False
+        self._put_node(replace(node, healthy=False))
+        for job in [j for j in self.live.values() if node.id in j.held.nodes]:
+            self._remember(job.id, event)
+            self._release(job, event.at, _requeued(job))
+        return True
+
+    def _join(self, event: NodeJoined) -> bool:
+        node, known = event.node, self.nodes.get(event.node.id)
+        if node == known:
+            return False
+        if (
+            known is not None
+            and (node.gpus, node.gpu_type) != (known.gpus, known.gpu_type)
+            and self._held.masks.get(node.id)
+        ):
+            raise InvalidTransition(
+                f"{_brief(event)}: node {node.id} joins with {node.gpus} x {node.gpu_type} while jobs hold some of its "
+                f"{known.gpus} x {known.gpu_type}; report NodeLost first"
+            )
+        if known is not None and known.healthy and not node.healthy:
+            raise InvalidTransition(f"{_brief(event)}: a node joins healthy; report NodeLost when it fails")
+        self._put_node(node)
+        return True
+
+    # -- intents -------------------------------------------------------------------------------------------------
+
+    def issue(self, command: Command) -> None:
+        """Record an intent. From here on the job counts as holding what it was told to hold."""
+        job = self._find(command, command.job)
+        following = self._following(command, job)
+        expected = job.attempt + 1 if isinstance(command, Start) else job.attempt
+        if command.attempt != expected:
+            raise self._refusal(command, job, f"its attempt should be {expected}")
+        self._remember(job.id, command)
+        self.now = max(self.now, command.at)
+        if isinstance(command, Start):
+            first = self.now if job.first_started_at is None else job.first_started_at
+            self._change(
+                job,
+                command.at,
+                phase=following,
+                allocation=command.allocation,
+                attempt=expected,
+                first_started_at=first,
+            )
+        elif isinstance(command, Resize):
+            lost = job.releasing | (job.allocation - command.allocation)
+            suspended = job.preemptions + (not command.allocation)
+            self._change(
+                job, command.at, phase=following, allocation=command.allocation, releasing=lost, preemptions=suspended
+            )
+        else:
+            preempted = job.preemptions + (not job.cancelled and bool(job.allocation))
+            self._change(
+                job, command.at, phase=following, allocation=NOTHING, releasing=job.held, preemptions=preempted
+            )
+
+    # -- the one way a job changes -------------------------------------------------------------------------------
+
+    def _release(self, job: Job, at: float, phase: Phase, **changes: Any) -> None:
+        self._change(job, at, phase=phase, allocation=NOTHING, releasing=NOTHING, **changes)
+
+    def _change(self, job: Job, at: float, **changes: Any) -> None:
+        """Replace a job by its next version: account for the time until now, and keep every index true."""
+        now = max(self.now, at)
+        if job.allocation or job.releasing:
+            changes["service_gpu_s"] = job.service_at(now)
+            if job.phase is RUNNING:
+                changes["run_s"] = job.run_at(now)
+                changes["last_ran_at"] = now
+        changes["accounted_at"] = now
+        if changes.get("phase", job.phase) is not job.phase:
+            changes["since"] = now
+        self._drop_allocations(job)
+        self._put(replace(job, **changes))
+
+    def _put_node(self, node: Node) -> None:
+        self.nodes[node.id] = node
+        self._node_table.put(node)
+
+    def _put(self, job: Job) -> None:
+        job_id = job.spec.id
+        if job.phase.final:
+            self.live.pop(job_id, None)
+            self.finished[job_id] = job
+        else:
+            self.live[job_id] = job
+            self._held.add(job.allocation)
+            self._held.add(job.releasing)
+        if job.phase.final or job.cancelled:
+            if self._schedulable.pop(job_id, None) is not None:
+                self._table.drop(job_id)
+            self._allocations.pop(job_id, None)
+            return
+        self._schedulable[job_id] = job
+        self._table.put(job)
+        if job.allocation:
+            self._allocations[job_id] = job.allocation
+            self._assign(job.allocation, 1)
+        else:
+            self._allocations.pop(job_id, None)
+
+    def _drop_allocations(self, job: Job) -> None:
+        self._held.remove(job.allocation)
+        self._held.remove(job.releasing)
+        if not job.cancelled:
+            self._assign(job.allocation, -1)
+
+    def _assign(self, allocation: Allocation, sign: int) -> None:
+        if not allocation:
+            return
+        before = [self._assigned.masks.get(node, 0).bit_count() for node in allocation.nodes]
+        (self._assigned.add if sign > 0 else self._assigned.remove)(allocation)
+        for node, used in zip(allocation.nodes, before, strict=True):
+            self._node_table.use(node, self._assigned.masks[node].bit_count() - used)
+
+    # -- refusing ------------------------------------------------------------------------------------------------
+
+    def _find(self, message: Message, job_id: str) -> Job:
+        job = self.job(job_id)
+        if job is None:
+            raise InvalidTransition(f"{_brief(message)}: there is no job {job_id!r}")
+        return job
+
+    def _following(self, message: Message, job: Job) -> Any:
+        following = TRANSITIONS[type(message)].get(job.phase)
+        if following is None:
+            raise self._refusal(message, job, f"not possible while it is {job.phase}")
+        return following
+
+    def _refusal(self, message: Message, job: Job, problem: str) -> InvalidTransition:
+        story = "\n  ".join(_brief(m) for m in self.story(job.id))
+        return InvalidTransition(f"{_brief(message)}: {problem}. The story of job {job.id}:\n  {story}")
+
+    def _remember(self, job_id: str, message: Message) -> None:
+        story = self._stories.setdefault(job_id, [])
+        story.append(message)
+        if len(story) > _STORY_LENGTH:
+            del story[1 : _STORY_LENGTH // 2]  # keep the submission
+
+
+class Occupancy:
+    """Which GPUs are taken, as a bit mask per node. Counts, so that packed jobs can hold the same GPU."""
+
+    def __init__(self) -> None:
+        self.masks: dict[str, int] = {}
+        self._extra: dict[tuple[str, int], int] = {}  # (node, GPU) -> holders beyond the first
+
+    @property
+    def shared(self) -> bool:
+        return bool(self._extra)
+
+    def add(self, allocation: Allocation) -> None:
+        for node, mask in allocation.masks:
+            taken = self.masks.get(node, 0)
+            for gpu in _bits(taken & mask):
+                self._extra[node, gpu] = self._extra.get((node, gpu), 0) + 1
+            self.masks[node] = taken | mask
+
+    def remove(self, allocation: Allocation) -> None:
+        for node, mask in allocation.masks:
+            if self._extra:
+                for gpu in _bits(mask):
+                    if extra := self._extra.pop((node, gpu), 0):
+                        mask &= ~(1 << gpu)
+                        if extra > 1:
+                            self._extra[node, gpu] = extra - 1
+            self.masks[node] &= ~mask
+
+
+def _bits(mask: int) -> list[int]:
+    return [gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1] if mask else []
+
+
+def _requeued(job: Job) -> Phase:
+    return CANCELLED if job.cancelled else PENDING
+
+
+def _is_failure(event: JobExited, job: Job) -> bool:
+    asked_to_end = job.cancelled or job.phase is STOPPING
+    return event.code not in (0, REQUEUE_ME) and not asked_to_end
+
+
+def _ended(event: JobExited, job: Job, *, failed: bool) -> Phase:
+    if event.code == 0:
+        return SUCCEEDED
+    if failed and job.failures + 1 > job.spec.max_restarts:
+        return FAILED
+    return _requeued(job)
+
+
+def _learn(belief: Belief, report: JobReported) -> Belief:
+    """Belief after one more report; measurements at the same configuration are pooled by their step counts."""
+    pooled = {o.configuration: o for o in belief.observations}
+    for new in report.observations:
+        old = pooled.get(new.configuration)
+        pooled[new.configuration] = new if old is None else _pool(old, new)
+    regimes = belief.regimes
+    if report.batch is not None and (not regimes or regimes[-1][1] != report.batch):
+        regimes = (*regimes, (report.progress, report.batch))
+    return Belief(
+        progress=report.progress,
+        reported_at=report.at,
+        regimes=regimes,
+        noise_scale=belief.noise_scale if report.noise_scale is None else report.noise_scale,
+        observations=tuple(pooled.values()),
+    )
+
+
+def _pool(old: Observation, new: Observation) -> Observation:
+    steps = old.steps + new.steps
+    step_s = (old.step_s * old.steps + new.step_s * new.steps) / steps
+    sync_s = (old.sync_s * old.steps + new.sync_s * new.steps) / steps
+    return replace(new, step_s=step_s, sync_s=sync_s, steps=steps)
+
+
+def _brief(message: Message) -> str:
+    """One line of a story: "12.0 JobStarted attempt 1"."""
+    words = [f"{message.at:.1f} {type(message).__name__}"]
+    for name in ("attempt", "allocation", "code", "progress"):
+        if (value := getattr(message, name, None)) is not None:
+            words.append(f"{name} {value}")
+    return " ".join(words)

@@ -1,0 +1,324 @@
+"""The nouns. All are frozen values: to change one is to make another.
+
+Read this first, then `messages.py` (what happens to them), `state.py` (how they change), `plan.py`
+(what a policy may ask for) and `loop.py` (how it all turns). Time is seconds as a float; nothing here
+asks for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fairlead.core.errors import InvalidSpec
+
+
+class Phase(StrEnum):
+    """Where a job is in its life. The last three are final."""
+
+    PENDING = "pending"  # waits for GPUs; no process exists
+    STARTING = "starting"  # was given GPUs; not yet training
+    RUNNING = "running"  # trains
+    RESCALING = "rescaling"  # changes its GPUs without restarting
+    SUSPENDED = "suspended"  # holds no GPUs, but its processes stay warm
+    STOPPING = "stopping"  # was told to stop; still holds its GPUs
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL
+
+
+FINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Bounds within which a job may retune its batch size. None means no bound was stated."""
+
+    initial: int
+    max_total: int | None = None
+    min_per_gpu: int = 1
+    max_per_gpu: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.initial < 1 or self.min_per_gpu < 1:
+            raise InvalidSpec(f"batch sizes are whole numbers of at least 1, not {self}")
+        if self.max_total is not None and self.max_total < self.initial:
+            raise InvalidSpec(f"the largest batch ({self.max_total}) is below the initial one ({self.initial})")
+        if self.max_per_gpu is not None and self.max_per_gpu < self.min_per_gpu:
+            raise InvalidSpec(f"the per-GPU batch bounds are reversed: {self.min_per_gpu} to {self.max_per_gpu}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What the user asked for. Never changes."""
+
+    id: str
+    name: str = ""
+    tenant: str = "default"
+    command: tuple[str, ...] = ()
+    #: What a policy that does not resize gives the job. Within [gpus_min, gpus_max].
+    gpus: int = 1
+    gpus_min: int | None = None
+    gpus_max: int | None = None
+    #: GPU types the job accepts; empty means any. It runs on one type at a time.
+    gpu_types: tuple[str, ...] = ()
+    #: The job can change its GPUs without a restart, and be suspended with its processes warm.
+    in_place: bool = False
+    preemptible: bool = True
+    priority: int = 0
+    weight: float = 1.0
+    #: The run time the user promises (a time limit) on `gpus` GPUs; None means no promise.
+    estimate_s: float | None = None
+    deadline: float | None = None
+    #: The most it may cost, in the unit of the nodes' prices.
+    budget: float | None = None
+    max_restarts: int = 3
+    batch: Batch | None = None
+    scaling_rule: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise InvalidSpec("a job needs an id")
+        if self.gpus_min is None:
+            object.__setattr__(self, "gpus_min", self.gpus)
+        if self.gpus_max is None:
+            object.__setattr__(self, "gpus_max", self.gpus)
+        if not 1 <= self.least <= self.gpus <= self.most:
+            raise InvalidSpec(
+                f"job {self.id}: GPUs are min {self.least}, requested {self.gpus}, max {self.most}; "
+                "expected 1 <= min <= requested <= max"
+            )
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise InvalidSpec(f"job {self.id}: weight is {self.weight}; expected a positive number")
+        for name in ("estimate_s", "deadline", "budget"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InvalidSpec(f"job {self.id}: {name} is {value}; expected a finite number of at least 0")
+        if self.max_restarts < 0:
+            raise InvalidSpec(f"job {self.id}: max_restarts is {self.max_restarts}; expected at least 0")
+
+    @property
+    def least(self) -> int:
+        """The fewest GPUs it can run on."""
+        return self.gpus if self.gpus_min is None else self.gpus_min
+
+    @property
+    def most(self) -> int:
+        """The most GPUs it can use."""
+        return self.gpus if self.gpus_max is None else self.gpus_max
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine with GPUs of one type, numbered from 0."""
+
+    id: str
+    gpus: int
+    gpu_type: str = "gpu"
+    #: False between its loss and its return; nothing runs on it.
+    healthy: bool = True
+    #: Nothing new may be placed on it; who is there may stay until moved.
+    draining: bool = False
+    price_per_hour: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.id or self.gpus < 1:
+            raise InvalidSpec(f"node {self.id!r} has {self.gpus} GPUs; expected an id and at least 1 GPU")
+        if not (math.isfinite(self.price_per_hour) and self.price_per_hour >= 0):
+            raise InvalidSpec(f"node {self.id!r}: the price per hour is {self.price_per_hour}; expected at least 0")
+
+    @property
+    def open(self) -> bool:
+        """May something new be placed here?"""
+        return self.healthy and not self.draining
+
+
+#: One node's part of an allocation: the node's id and the GPUs on it.
+Share = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Which GPUs, exactly: shares sorted by node, GPUs ascending within each. Hashable.
+
+    Two jobs that hold the same GPU are packed together, and only a plan that says so may do it.
+    """
+
+    shares: tuple[Share, ...] = ()
+    #: How many GPUs, and the same shares as bit masks (bit g = GPU g). Derived.
+    total: int = field(init=False, compare=False, repr=False)
+    masks: tuple[tuple[str, int], ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        total, last_node = 0, ""
+        masks: list[tuple[str, int]] = []
+        for node, gpus in self.shares:
+            mask, last_gpu = 0, -1
+            for gpu in gpus:
+                if gpu <= last_gpu:
+                    break
+                mask, last_gpu = mask | 1 << gpu, gpu
+            else:
+                if gpus and node > last_node:
+                    masks.append((node, mask))
+                    last_node = node
+                    total += len(gpus)
+                    continue
+            raise InvalidSpec(f"{self.shares} is no allocation; use Allocation.of({{node: gpu indices}})")
+        object.__setattr__(self, "total", total)
+        object.__setattr__(self, "masks", tuple(masks))
+
+    @staticmethod
+    def of(gpus: Mapping[str, Iterable[int]]) -> Allocation:
+        """From {node id: GPU indices} in any order."""
+        return Allocation(tuple((node, tuple(sorted(gpus[node]))) for node in sorted(gpus)))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(node for node, _ in self.shares)
+
+    def __iter__(self) -> Iterator[Share]:
+        return iter(self.shares)
+
+    def __bool__(self) -> bool:
+        return self.total > 0
+
+    def __or__(self, other: Allocation) -> Allocation:
+        if not self or not other:
+            return self if not other else other
+        mine, theirs = dict(self.shares), dict(other.shares)
+        return Allocation.of({node: {*mine.get(node, ()), *theirs.get(node, ())} for node in mine | theirs})
+
+    def __sub__(self, other: Allocation) -> Allocation:
+        if not self or not other:
+            return self
+        theirs = dict(other.shares)
+        left = {node: set(gpus).difference(theirs.get(node, ())) for node, gpus in self.shares}
+        return Allocation.of({node: gpus for node, gpus in left.items() if gpus})
+
+    def __str__(self) -> str:
+        return " ".join(f"{node}[{','.join(map(str, gpus))}]" for node, gpus in self.shares) or "nothing"
+
+
+NOTHING = Allocation()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Mean step time measured at one configuration, over `steps` steps."""
+
+    gpu_type: str
+    nodes: int
+    gpus: int
+    per_gpu_batch: int
+    accumulation: int
+    step_s: float
+    sync_s: float
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not (0.0 <= self.sync_s < math.inf and 0.0 <= self.step_s < math.inf):
+            raise InvalidSpec(f"{self} is no measurement; expected finite times of at least 0 over at least 1 step")
+
+    @property
+    def configuration(self) -> tuple[str, int, int, int, int]:
+        return (self.gpu_type, self.nodes, self.gpus, self.per_gpu_batch, self.accumulation)
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What a job's reports taught us. All that a policy may know of its true speed."""
+
+    #: Share of the work done, 0 to 1, and when that was said.
+    progress: float = 0.0
+    reported_at: float | None = None
+    #: (progress, global batch) where each regime began, oldest first.
+    regimes: tuple[tuple[float, int], ...] = ()
+    noise_scale: float | None = None
+    #: One per configuration ever measured.
+    observations: tuple[Observation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job and everything known about it. Only `State` makes new versions of one.
+
+    Invariants: `allocation` is what it was last told to hold, `releasing` what it was told to give up but
+    may still use; they are disjoint, and both are empty in PENDING, SUSPENDED and the final phases.
+    """
+
+    spec: JobSpec
+    submitted_at: float
+    phase: Phase = Phase.PENDING
+    #: When the phase last changed.
+    since: float = 0.0
+    allocation: Allocation = NOTHING
+    releasing: Allocation = NOTHING
+    #: How many times it was started: the fencing number of the current or last attempt.
+    attempt: int = 0
+    #: How many attempts ended by themselves with an error.
+    failures: int = 0
+    #: How often it lost its GPUs to the plan.
+    preemptions: int = 0
+    first_started_at: float | None = None
+    #: When it last ran; `since` or later while it runs.
+    last_ran_at: float | None = None
+    #: GPU-seconds held, and seconds spent RUNNING, up to `accounted_at`.
+    service_gpu_s: float = 0.0
+    run_s: float = 0.0
+    accounted_at: float = 0.0
+    #: The user wants it gone: it is stopped, and then final.
+    cancelled: bool = False
+    belief: Belief = Belief()
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    @property
+    def held(self) -> Allocation:
+        """Every GPU nobody else may use now."""
+        return self.allocation | self.releasing
+
+    def service_at(self, now: float) -> float:
+        """GPU-seconds held until `now`: the attained service of 2D-LAS."""
+        return self.service_gpu_s + (self.allocation.total + self.releasing.total) * max(0.0, now - self.accounted_at)
+
+    def run_at(self, now: float) -> float:
+        """Seconds spent RUNNING until `now`."""
+        return self.run_s + (max(0.0, now - self.accounted_at) if self.phase is Phase.RUNNING else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job is where the plan puts it."""
+
+    #: Machine-readable; the codes are listed in docs/concepts.md.
+    code: str
+    #: One sentence for the person who waits.
+    text: str
+    #: The figures the decision rests on.
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where everything should be. A job that is absent should not run."""
+
+    allocations: Mapping[str, Allocation] = field(default_factory=dict)
+    #: Why, for every live job. May compute each reason only when asked for it.
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    #: Groups of jobs that may share GPUs. Any other overlap is an error.
+    packed: frozenset[frozenset[str]] = frozenset()
+    #: How far from the optimum at most, as a share of it; None where the policy does not optimise.
+    bound: float | None = None
+    #: Ask again at this time even if nothing happens: the next moment the answer may change by itself.
+    review_at: float = math.inf

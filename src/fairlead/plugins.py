@@ -1,0 +1,136 @@
+"""Names to objects: built-in policies, those of installed packages, and those in a file of the user's own.
+
+A plug-in package adds to the entry-point group `fairlead.policies`; installing it activates nothing until it is
+asked for by name. Options are the fields of the policy's own dataclass.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import math
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from fairlead.core.errors import FairleadError, InvalidSpec
+from fairlead.core.loop import Policy
+
+POLICIES: dict[str, str] = {
+    "fifo": "fairlead.policies.fifo:Fifo",
+    "backfill": "fairlead.policies.fifo:Backfill",
+    "easy": "fairlead.policies.easy:Easy",
+    "smallest": "fairlead.policies.ranked:FewestGpus",
+    "srtf": "fairlead.policies.ranked:ShortestRemainingTimeOracle",
+    "srtf-gpu": "fairlead.policies.ranked:ShortestRemainingGpuTimeOracle",
+    "tiresias": "fairlead.policies.tiresias:Tiresias",
+}
+
+GROUP = "fairlead.policies"
+
+
+def make_policy(text: str) -> Policy:
+    """From `NAME`, `NAME:option=value,...`, `path/to/file.py:Class` or `path/to/file.py:Class:option=value,...`."""
+    file = re.match(r"(?P<path>.*\.py):(?P<cls>\w+)(?::(?P<options>.*))?$", text)
+    if file:
+        cls, options = _from_file(Path(file["path"]), file["cls"]), file["options"] or ""
+    elif text.split(":")[0].endswith(".py"):
+        raise InvalidSpec(f"policy {text!r}: which class? Write {text.split(':')[0]}:ClassName")
+    else:
+        name, _, options = text.partition(":")
+        cls = find_policy(name)
+    return _construct(cls, options, text)
+
+
+def find_policy(name: str) -> type:
+    """The class of a built-in or installed policy."""
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    if name in POLICIES:
+        return _load(EntryPoint(name, POLICIES[name], GROUP))
+    if name in installed:
+        return _load(installed[name])
+    raise InvalidSpec(f"there is no policy {name!r}{did_you_mean(name, [*POLICIES, *installed])}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The tail of an error about a wrong name."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"{hint} Known are {', '.join(known)}" if known else f"{hint} none is known"
+
+
+def _load(point: EntryPoint) -> type:
+    try:
+        loaded = point.load()
+    except Exception as error:
+        raise InvalidSpec(f"policy {point.name!r} ({point.value}) cannot be loaded: {error!r}") from error
+    return _checked(loaded, point.name)
+
+
+def _from_file(path: Path, name: str) -> type:
+    if not path.is_file():
+        raise InvalidSpec(f"there is no policy file {path}")
+    module_name = f"fairlead_policy_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InvalidSpec(f"policy file {path} fails when it is loaded: {error!r}") from error
+    if not hasattr(module, name):
+        classes = [n for n, value in vars(module).items() if isinstance(value, type) and hasattr(value, "plan")]
+        raise InvalidSpec(f"{path} has no {name!r}{did_you_mean(name, classes)}")
+    return _checked(getattr(module, name), f"{path}:{name}")
+
+
+def _checked(loaded: Any, name: str) -> type:
+    if not isinstance(loaded, type) or not callable(getattr(loaded, "plan", None)):
+        raise InvalidSpec(f"{name} is not a policy: expected a class with a method plan(view)")
+    return loaded
+
+
+def _construct(cls: type, options: str, text: str) -> Policy:
+    known = {f.name: f for f in fields(cls) if f.init} if is_dataclass(cls) else {}
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for part in filter(None, options.split(",")):
+        name, equals, value = part.partition("=")
+        if name not in known:
+            raise InvalidSpec(f"policy {text!r} has no option {name!r}{did_you_mean(name, known)}")
+        if not equals:
+            raise InvalidSpec(f"policy {text!r}: option {name} needs a value, as in {name}={known[name].default}")
+        values[name] = _parse(hints[name], value, f"policy {text!r}: option {name}")
+    try:
+        policy: Policy = cls(**values)
+    except FairleadError:
+        raise
+    except Exception as error:
+        raise InvalidSpec(f"policy {text!r} cannot be made: {error!r}") from error
+    return policy
+
+
+def _parse(hint: Any, value: str, place: str) -> Any:
+    """A field's value from the command line; tuples are separated by `/`."""
+    if get_origin(hint) is tuple:
+        return tuple(_parse(get_args(hint)[0], item, place) for item in value.split("/"))
+    if hint is bool:
+        if value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        raise InvalidSpec(f"{place} is {value!r}; expected true or false")
+    if hint in (int, float):
+        try:
+            number = hint(value)
+        except ValueError:
+            number = math.nan
+        if math.isnan(number):
+            raise InvalidSpec(f"{place} is {value!r}; expected a {'whole ' if hint is int else ''}number")
+        return number
+    return value

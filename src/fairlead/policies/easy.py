@@ -1,0 +1,81 @@
+"""EASY backfilling (Lifka 1995): jobs may pass the first in line only if that does not delay it.
+
+The first waiting job that does not fit gets a reservation: the earliest time at which, by the run times users
+promised, enough GPUs will be free. A later job may start now if it promises to end before then, or if it leaves
+enough GPUs for the reservation anyway. A job without a promise is taken to run for ever; one that outlives its
+promise, to end at any moment.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import Allocation, Plan
+from fairlead.policies.filling import Indices, start_waiting, waiting
+from fairlead.policies.placing import Room
+from fairlead.policies.reasons import queued_reasons
+
+
+@dataclass(frozen=True)
+class Easy:
+    """Order of arrival, with backfill that by the promised run times never delays the first in line."""
+
+    starvation_free: ClassVar[bool] = True
+
+    def plan(self, view: Snapshot) -> Plan:
+        room, queue = Room(view), waiting(view)
+        allocations = start_waiting(view, queue, skip=False, room=room)
+        left = queue[len(allocations) - len(view.allocations) :]  # strict order: the started ones are in front
+        if len(left) > 1:
+            _backfill(view, room, allocations, left)
+        return Plan(allocations, queued_reasons(view, allocations, "order of arrival, backfill behind a reservation"))
+
+
+def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], left: Indices) -> None:
+    columns = view.columns
+    demands, ids = columns.demands, columns.ids
+    head, others = left[0], left[1:]
+    gpu_type, start_at, spare = _reservation(view, room, allocations, *demands[columns.demand_J[head]])
+    fits_D = np.array([room.free(types) >= gpus for gpus, types in demands])
+    for job in others[fits_D[columns.demand_J[others]]]:
+        gpus, types = demands[columns.demand_J[job]]
+        in_time = view.now + float(columns.estimate_s_J[job]) <= start_at
+        options = tuple(t for t in types or view.node_columns.gpu_types if t != gpu_type or in_time or gpus <= spare)
+        allocation = room.take(gpus, options) if options else None
+        if allocation is None:
+            continue
+        if view.nodes[allocation.nodes[0]].gpu_type == gpu_type and not in_time:
+            spare -= gpus
+        allocations[ids[job]] = allocation
+
+
+def _reservation(
+    view: Snapshot, room: Room, allocations: dict[str, Allocation], gpus: int, types: tuple[str, ...]
+) -> tuple[str, float, int]:
+    """The GPU type, the time, and how many GPUs of that type will be free then beyond the `gpus` reserved."""
+    best = ("", math.inf, 0)
+    for gpu_type in types or view.node_columns.gpu_types:
+        free = room.free((gpu_type,))
+        for end_at, released in _ends(view, allocations, gpu_type):
+            free += released
+            if free >= gpus:
+                if end_at < best[1]:
+                    best = (gpu_type, end_at, free - gpus)
+                break
+    return best
+
+
+def _ends(view: Snapshot, allocations: dict[str, Allocation], gpu_type: str) -> list[tuple[float, int]]:
+    """(promised end, GPUs) of everyone on this type, the earliest first."""
+    ends = []
+    for job_id, allocation in allocations.items():
+        job = view.jobs[job_id]
+        if view.nodes[allocation.nodes[0]].gpu_type == gpu_type:
+            left_s = math.inf if job.spec.estimate_s is None else max(0.0, job.spec.estimate_s - job.run_at(view.now))
+            ends.append((view.now + left_s, allocation.total))
+    return sorted(ends)

@@ -1,0 +1,31 @@
+"""First come, first served: strictly, and with backfill. Neither preempts; both give a job exactly what it asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import Plan
+from fairlead.policies.filling import start_waiting, waiting
+from fairlead.policies.reasons import queued_reasons
+
+
+@dataclass(frozen=True)
+class Fifo:
+    """Strict order of arrival: the first job that does not fit holds up everyone behind it."""
+
+    starvation_free: ClassVar[bool] = True
+
+    def plan(self, view: Snapshot) -> Plan:
+        allocations = start_waiting(view, waiting(view), skip=False)
+        return Plan(allocations, queued_reasons(view, allocations, "strict order of arrival"))
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """Order of arrival, but whoever fits may pass whoever does not, so a large job can wait for ever."""
+
+    def plan(self, view: Snapshot) -> Plan:
+        allocations = start_waiting(view, waiting(view), skip=True)
+        return Plan(allocations, queued_reasons(view, allocations, "order of arrival, small jobs may pass"))

@@ -1,0 +1,127 @@
+"""Who: from an order of jobs to a plan that gives each exactly what it asked for, as far as the GPUs go.
+
+Two ways: `start_waiting` leaves everyone who runs alone; `run_first` takes GPUs from whoever comes later in the
+order. Both are greedy; a job that does not fit either blocks those behind it or is skipped.
+
+Legend: J live jobs in order of arrival, D distinct demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import Allocation
+from fairlead.policies.placing import Room
+
+Indices = NDArray[np.int64]
+
+
+def waiting(view: Snapshot) -> Indices:
+    """Jobs without GPUs, in order of arrival."""
+    if nobody_waits(view):
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(view.columns.held_J == 0)
+
+
+def nobody_waits(view: Snapshot) -> bool:
+    return len(view.allocations) == len(view.jobs)
+
+
+def start_waiting(view: Snapshot, queue_J: Indices, *, skip: bool, room: Room | None = None) -> dict[str, Allocation]:
+    """Everyone stays; waiting jobs start in the order of `queue_J`. Without `skip` the first that does not fit ends it."""
+    allocations = dict(view.allocations)
+    if len(queue_J):
+        ids = view.columns.ids
+        for job, allocation in _fitting(view, room or Room(view), queue_J, skip=skip):
+            allocations[ids[job]] = allocation
+    return allocations
+
+
+def _fitting(view: Snapshot, room: Room, queue_J: Indices, *, skip: bool) -> Iterator[tuple[int, Allocation]]:
+    """Jobs of the queue that fit into the room, one after the other, with what they take of it."""
+    demands = view.columns.demands
+    demand_Q = view.columns.demand_J[queue_J]
+    place = 0
+    while place < len(queue_J):
+        fits_D = np.array([room.free(types) >= gpus for gpus, types in demands])
+        fits_Q = fits_D[demand_Q[place:]] if skip else fits_D[demand_Q[place : place + 1]]
+        hop = int(fits_Q.argmax())
+        if not fits_Q[hop]:
+            return
+        place += hop
+        allocation = room.take(*demands[demand_Q[place]])
+        assert allocation is not None, "the demand fits"
+        yield int(queue_J[place]), allocation
+        place += 1
+
+
+def run_first(view: Snapshot, order_J: Indices) -> tuple[dict[str, Allocation], Indices]:
+    """The jobs that come first run, as many as fit, skipping those that don't; the others lose their GPUs.
+
+    Jobs that must not be preempted come before everyone else. Whoever runs already stays where it is. Also returns
+    the chosen jobs, in order.
+    """
+    columns = view.columns
+    held_J = columns.held_J
+    fixed_J = (held_J > 0) & (columns.preemptible_J == 0)
+    if fixed_J.any():
+        order_J = np.concatenate([order_J[fixed_J[order_J]], order_J[~fixed_J[order_J]]])
+    one_type = len(view.node_columns.gpu_types) <= 1
+    chosen = _choose(view, order_J) if one_type else _choose_by_type(view, order_J)
+    runs_J = np.zeros(len(held_J), dtype=bool)
+    runs_J[chosen] = True
+    allocations = dict(view.allocations)
+    room = Room(view)
+    ids = columns.ids
+    for job in np.flatnonzero((held_J > 0) & ~runs_J):
+        room.release(allocations.pop(ids[job]))
+    for job in chosen[held_J[chosen] == 0]:
+        allocation = room.take(*columns.demands[columns.demand_J[job]])
+        if allocation is not None:  # GPUs freed on a draining node cannot be used
+            allocations[ids[job]] = allocation
+    return allocations, chosen
+
+
+def _choose(view: Snapshot, order_J: Indices) -> Indices:
+    """Greedy with skipping, a whole run of fitting jobs at a time. One GPU type."""
+    columns = view.columns
+    need_J = np.where(columns.held_J > 0, columns.held_J, columns.gpus_J)
+    left = float(view.node_columns.free_N.sum() + columns.held_J.sum())
+    accepted_D = np.array([not types or set(types) >= set(view.node_columns.gpu_types) for _, types in columns.demands])
+    if not accepted_D.all():
+        order_J = order_J[accepted_D[columns.demand_J[order_J]]]
+    chosen: list[Indices] = []
+    while left > 0 and len(order_J):
+        order_J = order_J[need_J[order_J] <= left]
+        used = np.cumsum(need_J[order_J])
+        count = int(np.searchsorted(used, left, side="right"))
+        if count:
+            chosen.append(order_J[:count])
+            left -= float(used[count - 1])
+        order_J = order_J[count:]
+    return np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
+
+
+def _choose_by_type(view: Snapshot, order_J: Indices) -> Indices:
+    """The same over several GPU types: a running job counts against its own type, a waiting one takes the first with room."""
+    columns, nodes = view.columns, view.node_columns
+    left = {t: int(nodes.free_N[nodes.type_N == kind].sum()) for kind, t in enumerate(nodes.gpu_types)}
+    type_of = {job_id: view.nodes[allocation.nodes[0]].gpu_type for job_id, allocation in view.allocations.items()}
+    for job_id, allocation in view.allocations.items():
+        left[type_of[job_id]] += allocation.total
+    chosen = []
+    for job in order_J:
+        gpus, types = columns.demands[columns.demand_J[job]]
+        held = int(columns.held_J[job])
+        options = (type_of[columns.ids[job]],) if held else (types or nodes.gpu_types)
+        need = held or gpus
+        for option in options:
+            if left.get(option, 0) >= need:
+                left[option] -= need
+                chosen.append(int(job))
+                break
+    return np.array(chosen, dtype=np.int64)

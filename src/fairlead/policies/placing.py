@@ -1,0 +1,90 @@
+"""Where: from "four GPUs" to which four. Fewest nodes first, and the tightest node that fits, to keep gaps whole.
+
+Legend: N nodes in order of joining.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import Allocation
+
+
+class Room:
+    """The free GPUs while one plan is made. Begins with everyone in place; lives no longer than the plan."""
+
+    def __init__(self, view: Snapshot) -> None:
+        columns = view.node_columns
+        self._view, self._ids, self._types = view, columns.ids, columns.gpu_types
+        self._type_N = columns.type_N
+        self._free_N = columns.free_N
+        self._taken: dict[str, int] = {}  # masks of the nodes this plan touched; others are in view.assigned
+        self._row: dict[str, int] | None = None
+        per_type = np.bincount(self._type_N, weights=self._free_N, minlength=len(self._types))
+        self._free = {name: int(count) for name, count in zip(self._types, per_type, strict=True)}
+
+    def free(self, types: tuple[str, ...] = ()) -> int:
+        """The most GPUs one job that accepts these types could get: they are never mixed."""
+        return max((self._free.get(t, 0) for t in types or self._types), default=0)
+
+    def take(self, gpus: int, types: tuple[str, ...] = ()) -> Allocation | None:
+        """So many GPUs of one accepted type, on the fewest nodes; None if there are not enough."""
+        fitting = [t for t in types or self._types if self._free.get(t, 0) >= gpus]
+        options = [(self._nodes_for(gpus, t), t) for t in fitting]
+        if not options:
+            return None
+        rows, gpu_type = options[0] if len(options) == 1 else min(options, key=lambda option: len(option[0]))
+        shares: dict[str, list[int]] = {}
+        left = gpus
+        for row in rows:
+            count = min(left, int(self._free_N[row]))
+            shares[self._ids[row]] = self._take_on(row, count)
+            left -= count
+        self._free[gpu_type] -= gpus
+        return Allocation.of(shares)
+
+    def release(self, allocation: Allocation) -> None:
+        """Give a job's GPUs to whoever comes next in this plan."""
+        if self._row is None:
+            self._row = {node: row for row, node in enumerate(self._ids)}
+        for node_id, mask in allocation.masks:
+            node = self._view.nodes[node_id]
+            self._taken[node_id] = self._mask(node_id) & ~mask
+            if node.open:
+                self._free_N[self._row[node_id]] += mask.bit_count()
+                self._free[node.gpu_type] += mask.bit_count()
+
+    def _mask(self, node_id: str) -> int:
+        mask = self._taken.get(node_id)
+        return self._view.assigned.get(node_id, 0) if mask is None else mask
+
+    def _nodes_for(self, gpus: int, gpu_type: str) -> list[int]:
+        """Rows of the fewest nodes that hold the job: large gaps first, and for the rest the tightest gap."""
+        kind = self._types.index(gpu_type)
+        free_N = self._free_N if len(self._types) == 1 else np.where(self._type_N == kind, self._free_N, 0)
+        rows: list[int] = []
+        left = gpus
+        while left > (largest := int(free_N.max())):
+            row = int(free_N.argmax())
+            rows.append(row)
+            left -= largest
+            free_N = free_N.copy()
+            free_N[row] = 0
+        rows.append(int(np.where(free_N >= left, free_N, np.iinfo(np.int64).max).argmin()))
+        return rows
+
+    def _take_on(self, row: int, count: int) -> list[int]:
+        """The lowest free GPUs of a node."""
+        node_id = self._ids[row]
+        mask = self._mask(node_id)
+        gpus: list[int] = []
+        gpu = 0
+        while len(gpus) < count:
+            if not mask >> gpu & 1:
+                gpus.append(gpu)
+                mask |= 1 << gpu
+            gpu += 1
+        self._taken[node_id] = mask
+        self._free_N[row] -= count
+        return gpus

@@ -1,0 +1,58 @@
+"""Policies that are nothing but an order: the first in it run, the others lose their GPUs to them.
+
+`srtf` and `srtf-gpu` are oracles: they know the true remaining time, which only the simulator can tell them.
+They are yardsticks, not schedulers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.snapshot import Floats, Snapshot
+from fairlead.core.types import Plan
+from fairlead.policies.filling import run_first
+from fairlead.policies.reasons import queued_reasons
+
+
+@dataclass(frozen=True)
+class FewestGpus:
+    """Jobs that ask for the fewest GPUs go first; among equals, order of arrival. A large job can wait for ever."""
+
+    def plan(self, view: Snapshot) -> Plan:
+        return _ranked(view, view.columns.gpus_J, "fewest GPUs first")
+
+
+@dataclass(frozen=True)
+class ShortestRemainingTimeOracle:
+    """The job with the least true remaining time goes first."""
+
+    needs_oracle: ClassVar[bool] = True
+
+    def plan(self, view: Snapshot) -> Plan:
+        return _ranked(view, _remaining_s(view, "srtf"), "shortest remaining time first")
+
+
+@dataclass(frozen=True)
+class ShortestRemainingGpuTimeOracle:
+    """The job with the least true remaining time x GPUs goes first."""
+
+    needs_oracle: ClassVar[bool] = True
+
+    def plan(self, view: Snapshot) -> Plan:
+        remaining = _remaining_s(view, "srtf-gpu") * view.columns.gpus_J
+        return _ranked(view, remaining, "shortest remaining GPU-time first")
+
+
+def _ranked(view: Snapshot, rank_J: Floats, rule: str) -> Plan:
+    allocations, _ = run_first(view, np.argsort(rank_J, kind="stable"))
+    return Plan(allocations, queued_reasons(view, allocations, rule))
+
+
+def _remaining_s(view: Snapshot, name: str) -> Floats:
+    if view.oracle is None:
+        raise InvalidSpec(f"{name} is an oracle: it needs true remaining times, which only the simulator knows")
+    return np.array([view.oracle(job_id) for job_id in view.columns.ids])

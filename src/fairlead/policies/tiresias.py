@@ -1,0 +1,119 @@
+"""Discretised two-dimensional least attained service (Tiresias, NSDI 2019).
+
+A job's attained service is GPUs x time. Queues hold jobs by service: everyone begins in the first and falls into
+the next when its service reaches a threshold. Lower queues get what higher ones leave. Within a queue:
+
+1. whoever runs there goes on, the one that has run longest first;
+2. then those that ran there and were pushed out, the latest first;
+3. then those that have not run in it yet, in order of falling into it (for the first queue: of arrival).
+
+So a job that falls goes behind those that wait for the queue it falls into. A job that does not fit is skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.snapshot import Columns, Floats, Snapshot
+from fairlead.core.types import Allocation, Job, Plan, Reason
+from fairlead.policies.filling import Indices, nobody_waits, run_first
+from fairlead.policies.reasons import Reasons, queued_reasons
+
+#: Service is compared with thresholds to this precision, so that rounding does not make a job almost fall for ever.
+_TOLERANCE_GPU_S = 1e-3
+
+
+@dataclass(frozen=True)
+class Tiresias:
+    """Jobs that have had the least GPU-time go first, in coarse classes."""
+
+    #: GPU-seconds of service at which a job falls into the next queue; separated by `/` on the command line.
+    thresholds: tuple[float, ...] = (3250.0, 7200.0)
+    #: A job that waited this many times as long as it has run starts again in the first queue; 0 never promotes.
+    promote: float = 0.0
+    #: Service forgiven at a promotion. The policy's only memory; if it is lost, promotions are.
+    _forgiven: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in zip(self.thresholds, self.thresholds[1:], strict=False))
+        if not rising or not all(0 < t < math.inf for t in self.thresholds):
+            raise InvalidSpec(f"tiresias: thresholds are {self.thresholds}; expected positive numbers that rise")
+        if not 0 <= self.promote < math.inf:
+            raise InvalidSpec(f"tiresias: promote is {self.promote}; expected a number of at least 0")
+
+    @property
+    def starvation_free(self) -> bool:
+        return self.promote > 0
+
+    def plan(self, view: Snapshot) -> Plan:
+        if nobody_waits(view):  # then it does not matter who is in which queue
+            return Plan(dict(view.allocations), self._reasons(view, view.allocations))
+        columns = view.columns
+        service_J = self._remembered(view) if self.promote else columns.service_gpu_s_J
+        limits = self._limits
+        queue_J = self._queue(service_J)
+        allocations, chosen = run_first(view, _order(columns, queue_J, service_J - limits[queue_J], view.now))
+        fall_in_s = (limits[queue_J[chosen] + 1] - service_J[chosen]) / columns.gpus_J[chosen]
+        review_at = view.now + float(fall_in_s.min(initial=math.inf))
+        review_at = min(review_at, self._next_promotion(columns, queue_J))
+        return Plan(allocations, self._reasons(view, allocations), review_at=review_at)
+
+    @property
+    def _limits(self) -> Floats:
+        return np.array((0.0, *self.thresholds, math.inf))
+
+    def _queue(self, service: Floats) -> Indices:
+        return np.searchsorted(self._limits, service + _TOLERANCE_GPU_S, side="right") - 1
+
+    def _reasons(self, view: Snapshot, allocations: Mapping[str, Allocation]) -> Reasons:
+        reasons = queued_reasons(view, allocations, "least attained service first")
+
+        def explain(job: Job) -> Reason:
+            service = job.service_at(view.now) - self._forgiven.get(job.id, 0.0)
+            queue = int(self._queue(np.array(service))) + 1
+            why = reasons[job.id]
+            text = f"{why.text}; queue {queue} of {len(self.thresholds) + 1} after {service:.0f} GPU-s"
+            return Reason(why.code, text, {**why.numbers, "queue": queue, "service_gpu_s": service})
+
+        return Reasons(view, explain)
+
+    def _remembered(self, view: Snapshot) -> Floats:
+        """Service since the last promotion, promoting whoever has waited long enough."""
+        columns = view.columns
+        for job in np.flatnonzero(self._promotion_at(columns) <= view.now + _TOLERANCE_GPU_S):
+            self._forgiven[columns.ids[job]] = float(columns.service_gpu_s_J[job])
+        for job_id in self._forgiven.keys() - view.jobs.keys():
+            del self._forgiven[job_id]
+        return columns.service_gpu_s_J - np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
+
+    def _promotion_at(self, columns: Columns) -> Floats:
+        """When each waiting job has waited `promote` times as long as it ran since its last promotion."""
+        forgiven_J = np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
+        ran_s_J = (columns.service_gpu_s_J - forgiven_J) / columns.gpus_J
+        waits_J = (columns.held_J == 0) & (ran_s_J > 0)
+        promotion_at: Floats = np.where(waits_J, columns.last_ran_at_J + self.promote * ran_s_J, math.inf)
+        return promotion_at
+
+    def _next_promotion(self, columns: Columns, queue_J: Indices) -> float:
+        if not self.promote:
+            return math.inf
+        return float(self._promotion_at(columns)[queue_J > 0].min(initial=math.inf))
+
+
+def _order(columns: Columns, queue_J: Indices, over_gpu_s_J: Floats, now: float) -> Indices:
+    """See the module: by queue, then by group within it, then by the group's own rule.
+
+    `over_gpu_s_J` is the service each job has had beyond the threshold of its queue.
+    """
+    runs_J = columns.held_J > 0
+    fresh_J = over_gpu_s_J <= _TOLERANCE_GPU_S
+    group_J = np.where(fresh_J, 2, np.where(runs_J, 0, 1))
+    began_here_J = np.maximum(columns.since_J, now - over_gpu_s_J / columns.gpus_J)
+    rule_J = np.where(runs_J, began_here_J, np.where(fresh_J, columns.last_ran_at_J, -columns.last_ran_at_J))
+    return np.lexsort((rule_J, group_J, queue_J))

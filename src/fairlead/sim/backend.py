@@ -1,0 +1,341 @@
+"""A cluster made of a heap: the world behind the loop when nothing is real.
+
+Time is virtual and exact: the next event is whatever comes first, be it an arrival, a start-up that completes,
+a change of a job's pace, its end, or a node that fails. What happens at the same instant is delivered together.
+The same inputs give the same events, bit for bit: all randomness is in the inputs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.messages import (
+    Command,
+    Event,
+    JobCancelled,
+    JobExited,
+    JobReported,
+    JobRescaled,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    Resize,
+    Start,
+    Tick,
+)
+from fairlead.core.types import NOTHING, Allocation, JobSpec, Node
+from fairlead.sim.costs import FREE, Costs
+from fairlead.sim.truth import Pace, Setting, Truth
+
+
+@dataclass(frozen=True, slots=True)
+class SimJob:
+    """A job to come: what the user will ask, when, and what it really is."""
+
+    spec: JobSpec
+    submit_at: float
+    truth: Truth
+    costs: Costs = FREE
+    cancel_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A node that is lost at `at` and comes back at `until`."""
+
+    node: str
+    at: float
+    until: float
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """A job's presence in this world, from its submission to its end. Progress outlives attempts."""
+
+    job: SimJob
+    attempt: int = 0
+    allocation: Allocation = NOTHING
+    cancelled: bool = False
+    suspended: bool = False
+    #: Progress at `settled_at`, and what a lost node would leave of it, saved at `saved_at`.
+    progress: float = 0.0
+    settled_at: float = 0.0
+    saved_progress: float = 0.0
+    saved_at: float = 0.0
+    #: None while it makes no progress: waiting, starting, rescaling, suspended or stopping.
+    pace: Pace | None = None
+    #: The pace's speed after interference.
+    speed: float = 0.0
+    #: Every change of course makes a new version; what is in the heap for an older one is void.
+    version: int = 0
+    #: The pace last reported, so that a report says something new.
+    reported: Pace | None = None
+
+
+#: Internal entries of the heap; everything else in it is an event to deliver as it is.
+_STARTED, _RESCALED, _STOPPED, _BOUNDARY, _REPORT = "started", "rescaled", "stopped", "boundary", "report"
+
+
+class SimBackend:
+    """See the module. `wait` and `execute` are the Backend protocol; `remaining_s` is for declared oracles."""
+
+    def __init__(
+        self,
+        jobs: Sequence[SimJob],
+        nodes: Sequence[Node],
+        *,
+        outages: Sequence[Outage] = (),
+        interference: float = 0.0,
+        report_every_s: float = 0.0,
+        patience: int = 1000,
+    ) -> None:
+        """
+        interference: share of speed that a job on several nodes loses while it shares one with another such job.
+        report_every_s: running jobs report this often; 0 means only when their batch size or speed changes.
+        patience: give up after so many decisions in a row that left an empty world empty.
+        """
+        if not 0.0 <= interference < 1.0:
+            raise InvalidSpec(f"interference is {interference}; expected a share of speed from 0 to below 1")
+        self.now = 0.0
+        self._interference, self._report_every_s, self._patience = interference, report_every_s, patience
+        self._nodes = {node.id: node for node in nodes}
+        self._jobs: dict[str, _Attempt] = {job.spec.id: _Attempt(job) for job in jobs}
+        self._idle_ticks = 0
+        self._spread: dict[str, set[str]] = {}  # node -> jobs on several nodes that run there
+        self._users: dict[tuple[str, int], list[str]] = {}  # GPU -> jobs that run on it
+        events: list[Event] = [NodeJoined(0.0, node) for node in nodes]
+        events += [JobSubmitted(job.submit_at, job.spec) for job in jobs]
+        events += [JobCancelled(job.cancel_at, job.spec.id) for job in jobs if job.cancel_at is not None]
+        for outage in outages:
+            events += [NodeLost(outage.at, outage.node), NodeJoined(outage.until, self._nodes[outage.node])]
+        self._heap: list[tuple[float, int, Event | str, str, int]] = [
+            (event.at, place, event, "", 0) for place, event in enumerate(events)
+        ]
+        heapq.heapify(self._heap)
+        self._pushed = len(events)
+
+    # -- the Backend protocol ------------------------------------------------------------------------------------
+
+    def wait(self, until: float) -> list[Event] | None:
+        if not self._jobs:
+            return None
+        events: list[Event] = []
+        while not events:
+            self._drop_void()
+            if not self._heap or self._heap[0][0] > until:
+                return self._tick(until)
+            self.now = self._heap[0][0]
+            while self._heap and self._heap[0][0] <= self.now:
+                self._happen(*heapq.heappop(self._heap)[2:], events)
+        self._idle_ticks = 0
+        return events
+
+    def execute(self, command: Command) -> None:
+        self._idle_ticks = 0
+        job = self._jobs[command.job]
+        costs = job.job.costs
+        if isinstance(command, Start):
+            job.attempt, job.allocation = command.attempt, command.allocation
+            self._later(costs.restart_s if command.attempt > 1 else costs.start_s, _STARTED, job)
+            return
+        self._settle(job)
+        worked = job.pace is not None
+        self._leave(job)
+        if isinstance(command, Resize):
+            job.allocation, job.suspended = command.allocation, not command.allocation
+            self._later(costs.rescale_s, _RESCALED, job)
+        else:
+            job.suspended = False
+            self._save(job)
+            self._later(costs.save_s if worked else 0.0, _STOPPED, job)
+
+    def remaining_s(self, job_id: str) -> float:
+        """True seconds left, for oracles: alone, on what the job asked for."""
+        job = self._jobs[job_id]
+        return job.job.truth.remaining_s(job.progress + job.speed * (self.now - job.settled_at))
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    def _tick(self, until: float) -> list[Event] | None:
+        if math.isinf(until):
+            return None  # nothing is under way and nobody wants to be asked again
+        self._idle_ticks = 0 if self._heap else self._idle_ticks + 1
+        if self._idle_ticks > self._patience:
+            return None
+        self.now = until
+        return [Tick(until)]
+
+    def _happen(self, what: Event | str, job_id: str, version: int, events: list[Event]) -> None:
+        if not isinstance(what, str):
+            self._meet(what)
+            events.append(what)
+            return
+        job = self._jobs.get(job_id)
+        if job is None or job.version != version:
+            return
+        if what == _BOUNDARY:
+            self._cross(job, events)
+        elif what == _REPORT:
+            self._settle(job)
+            self._report(job, events)
+        elif what == _STOPPED:
+            job.allocation = NOTHING
+            events.append(JobStopped(self.now, job_id, job.attempt))
+            if job.cancelled:
+                del self._jobs[job_id]
+        else:
+            done = JobStarted if what == _STARTED else JobRescaled
+            events.append(done(self.now, job_id, job.attempt))
+            if job.allocation:
+                self._enter(job, events)
+
+    def _meet(self, event: Event) -> None:
+        """What an outside event does to the jobs in this world."""
+        if isinstance(event, JobCancelled) and (job := self._jobs.get(event.job)) is not None:
+            job.cancelled = True
+            if not job.allocation and not job.suspended:
+                del self._jobs[event.job]
+        elif isinstance(event, NodeLost):
+            for job in [j for j in self._jobs.values() if event.node in j.allocation.nodes]:
+                self._settle(job)
+                self._leave(job)
+                job.progress, job.allocation = job.saved_progress, NOTHING
+                if job.cancelled:
+                    del self._jobs[job.job.spec.id]
+
+    def _cross(self, job: _Attempt, events: list[Event]) -> None:
+        """A job reached the end of its pace: go on at another, or end."""
+        assert job.pace is not None
+        self._settle(job)
+        job.progress = job.pace.until  # exactly, whatever the rounding
+        if job.progress >= job.job.truth.total:
+            self._leave(job)
+            del self._jobs[job.job.spec.id]
+            events.append(JobExited(self.now, job.job.spec.id, job.attempt))
+            return
+        self._repace(job, events)
+
+    def _enter(self, job: _Attempt, events: list[Event]) -> None:
+        """Begin to make progress on its GPUs, which may slow others down."""
+        job_id = job.job.spec.id
+        job.settled_at = self.now
+        self._save(job)
+        for node, gpus in job.allocation:
+            for gpu in gpus:
+                self._users.setdefault((node, gpu), []).append(job_id)
+            if len(job.allocation.shares) > 1:
+                self._spread.setdefault(node, set()).add(job_id)
+        self._repace(job, events)
+        self._disturb(job, events)
+
+    def _leave(self, job: _Attempt) -> None:
+        """Make no more progress; whoever was slowed down speeds up."""
+        job.version += 1
+        if job.pace is None:
+            return
+        job.pace, job.speed = None, 0.0
+        job_id = job.job.spec.id
+        for node, gpus in job.allocation:
+            for gpu in gpus:
+                self._users[node, gpu].remove(job_id)
+            self._spread.get(node, set()).discard(job_id)
+        self._disturb(job, [])
+
+    def _disturb(self, job: _Attempt, events: list[Event]) -> None:
+        """Give a new pace to everyone whose speed depends on whether this job runs."""
+        others = {other for node, gpus in job.allocation for gpu in gpus for other in self._users[node, gpu]}
+        if self._interference and len(job.allocation.shares) > 1:
+            others.update(*(self._spread[node] for node in job.allocation.nodes))
+        others.discard(job.job.spec.id)
+        for other in sorted(others):
+            self._settle(self._jobs[other])
+            self._repace(self._jobs[other], events)
+
+    # -- progress ------------------------------------------------------------------------------------------------
+
+    def _settle(self, job: _Attempt) -> None:
+        """Bring the job's progress up to now."""
+        if job.pace is None:
+            return
+        every_s = job.job.costs.checkpoint_every_s
+        if every_s > 0.0:
+            saved_at = job.saved_at + math.floor((self.now - job.saved_at) / every_s) * every_s
+            if saved_at > job.saved_at:
+                job.saved_progress = job.progress + job.speed * (saved_at - job.settled_at)
+                job.saved_at = saved_at
+        job.progress = min(job.progress + job.speed * (self.now - job.settled_at), job.pace.until)
+        job.settled_at = self.now
+        if every_s == 0.0:
+            self._save(job)
+
+    def _save(self, job: _Attempt) -> None:
+        job.saved_progress, job.saved_at = job.progress, self.now
+
+    def _repace(self, job: _Attempt, events: list[Event]) -> None:
+        """Ask the truth how fast it goes from here, and until when."""
+        pace = job.job.truth.pace(self._setting(job))
+        if not (pace.speed > 0.0 and (pace.until > job.progress or job.progress >= job.job.truth.total)):
+            self._leave(job)
+            where = f"{job.allocation.total} x {self._gpu_type(job)}"
+            events.append(JobExited(self.now, job.job.spec.id, job.attempt, 1, f"cannot run on {where}"))
+            job.allocation = NOTHING
+            return
+        job.pace, job.speed = pace, pace.speed * (1.0 - self._slowdown(job))
+        job.version += 1
+        self._later((pace.until - job.progress) / job.speed, _BOUNDARY, job)
+        if pace.observation is not None or pace.batch is not None or self._report_every_s > 0.0:
+            self._report(job, events)
+
+    def _setting(self, job: _Attempt) -> Setting:
+        job_id = job.job.spec.id
+        mates = {m for node, gpus in job.allocation for gpu in gpus for m in self._users[node, gpu]} - {job_id}
+        packed_with = tuple(self._jobs[mate].job.truth for mate in sorted(mates))
+        return Setting(job.progress, job.allocation, self._gpu_type(job), packed_with)
+
+    def _gpu_type(self, job: _Attempt) -> str:
+        return self._nodes[job.allocation.shares[0][0]].gpu_type
+
+    def _slowdown(self, job: _Attempt) -> float:
+        if not self._interference or len(job.allocation.shares) < 2:
+            return 0.0
+        return self._interference if any(len(self._spread[node]) > 1 for node in job.allocation.nodes) else 0.0
+
+    def _report(self, job: _Attempt, events: list[Event]) -> None:
+        pace = job.pace
+        assert pace is not None
+        news = pace if pace != job.reported else None
+        job.reported = pace
+        events.append(
+            JobReported(
+                self.now,
+                job.job.spec.id,
+                job.attempt,
+                progress=min(1.0, job.progress / total) if (total := job.job.truth.total) > 0.0 else 1.0,
+                batch=pace.batch,
+                noise_scale=pace.noise_scale,
+                observations=(news.observation,) if news is not None and news.observation is not None else (),
+            )
+        )
+        if self._report_every_s > 0.0:
+            self._later(self._report_every_s, _REPORT, job)
+
+    # -- the heap ------------------------------------------------------------------------------------------------
+
+    def _later(self, delay_s: float, what: str, job: _Attempt) -> None:
+        self._pushed += 1
+        heapq.heappush(self._heap, (self.now + delay_s, self._pushed, what, job.job.spec.id, job.version))
+
+    def _drop_void(self) -> None:
+        """Forget entries at the top that a change of course has made void, so that time does not stop for them."""
+        heap = self._heap
+        while heap and isinstance(heap[0][2], str):
+            job = self._jobs.get(heap[0][3])
+            if job is not None and job.version == heap[0][4]:
+                return
+            heapq.heappop(heap)

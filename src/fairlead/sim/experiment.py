@@ -1,0 +1,278 @@
+"""Trace x cluster x policy x cadence x costs x seed -> Result; one, or many side by side.
+
+An Experiment is plain text and numbers, so that it can be sent to another process and written into a result.
+Two equal experiments on equal files give the same journal, bit for bit.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.loop import Cadence, Policy, run
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.state import State
+from fairlead.core.types import Batch, JobSpec, Node, Plan
+from fairlead.journal import MemoryJournal
+from fairlead.plugins import make_policy
+from fairlead.sim.backend import Outage, SimBackend, SimJob
+from fairlead.sim.casting import Library, truth_of
+from fairlead.sim.cluster import nodes_of, parse_cluster
+from fairlead.sim.costs import CostModel, Costs
+from fairlead.sim.metrics import Measured, measure
+from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
+from fairlead.sim.truth import Truth
+
+#: Called now and then with the share of jobs that have ended.
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Everything that determines a run."""
+
+    trace: str
+    policy: str
+    #: None takes the nodes the trace names.
+    cluster: str | None = None
+    format: str | None = None
+    #: Where measured profiles or throughput tables are, if not beside the trace.
+    profiles: str | None = None
+    cadence: str = "event"
+    costs: str = "default"
+    seed: int = 0
+    #: Arrivals come this many times as fast.
+    load: float = 1.0
+    #: Only the first so many jobs.
+    jobs: int | None = None
+    #: Draw as many jobs from the trace, with the seed, instead of replaying it.
+    resample: bool = False
+    #: Mean hours between failures of a node and until its repair.
+    failures_h: tuple[float, float] | None = None
+    interference: float = 0.0
+    report_every_s: float = 0.0
+    #: What to do with a job that no node set can hold: error, drop or clip.
+    oversized: str = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of an experiment."""
+
+    experiment: Experiment
+    measured: Measured
+    decisions: int
+    decision_ms_mean: float
+    decision_ms_p99: float
+    wall_s: float
+    cpu_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The experiment's settings, its metrics and what deciding cost, flat; JSON without NaN."""
+        timing = {name: getattr(self, name) for name in ("decisions", "decision_ms_mean", "decision_ms_p99")}
+        timing |= {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
+        setting = {f"setting_{name}": value for name, value in asdict(self.experiment).items() if name != "policy"}
+        return {"policy": self.experiment.policy, **self.measured.summary.to_dict(), **timing, **setting}
+
+
+class _Watched:
+    """The policy, with a clock beside it and, if it declared itself an oracle, the truth in its view."""
+
+    def __init__(self, policy: Policy, backend: SimBackend) -> None:
+        self._policy, self._backend = policy, backend
+        self._oracle = bool(getattr(policy, "needs_oracle", False))
+        self.decision_s: list[float] = []
+
+    def plan(self, view: Snapshot) -> Plan:
+        if self._oracle:
+            view = replace(view, oracle=self._backend.remaining_s)
+        begin = time.perf_counter()
+        plan = self._policy.plan(view)
+        self.decision_s.append(time.perf_counter() - begin)
+        return plan
+
+
+def run_experiment(
+    experiment: Experiment, *, progress: Progress | None = None, journal: MemoryJournal | None = None
+) -> Result:
+    """Simulate to the end. The journal, if given, receives every message."""
+    begin_wall, begin_cpu = time.perf_counter(), time.process_time()
+    policy, cadence = make_policy(experiment.policy), Cadence.parse(experiment.cadence)
+    jobs, nodes, outages = prepare(experiment)
+    backend = SimBackend(
+        jobs,
+        nodes,
+        outages=outages,
+        interference=experiment.interference,
+        report_every_s=experiment.report_every_s,
+    )
+    watched, state = _Watched(policy, backend), State()
+    journal = MemoryJournal() if journal is None else journal
+    loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(jobs))
+    run(watched, backend, state=state, journal=loop_journal, cadence=cadence)
+    alone_s = {job.spec.id: job.truth.remaining_s(0.0) for job in jobs}
+    measured = measure(journal, alone_s=alone_s)
+    decision_ms = 1000.0 * np.array(watched.decision_s or [0.0])
+    return Result(
+        experiment=experiment,
+        measured=measured,
+        decisions=len(watched.decision_s),
+        decision_ms_mean=float(decision_ms.mean()),
+        decision_ms_p99=float(np.percentile(decision_ms, 99)),
+        wall_s=time.perf_counter() - begin_wall,
+        cpu_s=time.process_time() - begin_cpu,
+    )
+
+
+class _Reporting:
+    """A journal that tells every so many commits how far the simulation is."""
+
+    def __init__(self, journal: MemoryJournal, state: State, progress: Progress, jobs: int) -> None:
+        self.append = journal.append
+        self._state, self._progress, self._jobs, self._commits = state, progress, jobs, 0
+
+    def commit(self) -> None:
+        self._commits += 1
+        if self._commits % 256 == 0:
+            self._progress(len(self._state.finished) / self._jobs)
+
+
+# -- from a trace to a world ---------------------------------------------------------------------------------------
+
+
+def prepare(experiment: Experiment) -> tuple[list[SimJob], tuple[Node, ...], list[Outage]]:
+    """The jobs, nodes and outages of an experiment; raises InvalidSpec for what cannot be meant."""
+    trace = _reshaped(_read(experiment.trace, experiment.format), experiment)
+    nodes = _nodes(experiment, trace)
+    if experiment.failures_h is not None:
+        mtbf_h, repair_h = experiment.failures_h
+        trace = reshape.inject_failures(
+            trace, nodes=len(nodes), mtbf_s=mtbf_h * 3600.0, repair_s=repair_h * 3600.0, seed=experiment.seed
+        )
+    library, costs = Library.beside(experiment.trace, experiment.profiles), CostModel.parse(experiment.costs)
+    fitting = _fitting(trace.jobs, nodes, experiment.oversized)
+    jobs = [_cast(job, truth_of(job, library), costs.of(job.model)) for job in fitting]
+    if not jobs:
+        raise InvalidSpec(f"{trace.source} has no jobs to simulate")
+    return jobs, nodes, _outages(trace, nodes)
+
+
+@lru_cache(maxsize=2)  # a worker process runs many experiments on one file
+def _read(path: str, format: str | None) -> Trace:
+    return read_trace(path, format)
+
+
+def _reshaped(trace: Trace, experiment: Experiment) -> Trace:
+    if experiment.jobs is not None:
+        trace = reshape.first(trace, experiment.jobs)
+    if experiment.resample:
+        trace = reshape.resample(trace, len(trace.jobs), seed=experiment.seed)
+    return trace if experiment.load == 1.0 else reshape.scale_load(trace, experiment.load)
+
+
+def _nodes(experiment: Experiment, trace: Trace) -> tuple[Node, ...]:
+    if experiment.cluster is not None:
+        return parse_cluster(experiment.cluster)
+    if trace.nodes:
+        return nodes_of(trace.nodes)
+    raise InvalidSpec(f"{trace.source} names no nodes; say which cluster to simulate, as in --cluster 16x4")
+
+
+def _fitting(jobs: Sequence[TraceJob], nodes: Sequence[Node], oversized: str) -> Iterator[TraceJob]:
+    """The jobs the cluster can hold. A job uses one GPU type at a time, so that is what it must fit into."""
+    total: dict[str, int] = {}
+    for node in nodes:
+        total[node.gpu_type] = total.get(node.gpu_type, 0) + node.gpus
+    for job in jobs:
+        room = max((total.get(gpu_type, 0) for gpu_type in job.gpu_types or total), default=0)
+        if job.gpus <= room:
+            yield job
+        elif oversized == "clip" and room:
+            yield replace(job, gpus=room, gpus_min=min(job.gpus_min, room), gpus_max=room)
+        elif oversized != "drop":
+            kind = f" of type {' or '.join(job.gpu_types)}" if job.gpu_types else " of one type"
+            raise InvalidSpec(
+                f"job {job.id} needs {job.gpus} GPUs; the cluster has at most {room}{kind}. "
+                "Use a larger --cluster, or --oversized drop or clip"
+            )
+
+
+def _cast(job: TraceJob, truth: Truth, costs: Costs) -> SimJob:
+    estimate_s = job.estimate_s if job.estimate_s is not None else truth.remaining_s(0.0)
+    spec = JobSpec(
+        id=job.id,
+        name=job.name or job.model or "",
+        tenant=job.tenant,
+        gpus=job.gpus,
+        gpus_min=job.gpus_min,
+        gpus_max=job.gpus_max,
+        gpu_types=job.gpu_types,
+        priority=job.priority,
+        weight=job.weight,
+        estimate_s=estimate_s if np.isfinite(estimate_s) else None,
+        deadline=job.deadline_s,
+        batch=None if job.batch is None else Batch(job.batch),
+        labels=job.labels if job.model is None else {"model": job.model, **job.labels},
+    )
+    return SimJob(spec, job.submit_s, truth, costs)
+
+
+def _outages(trace: Trace, nodes: Sequence[Node]) -> list[Outage]:
+    for failure in trace.failures:
+        if failure.node >= len(nodes):
+            raise InvalidSpec(
+                f"{trace.source} has a failure of node {failure.node}; the cluster's nodes are 0 to {len(nodes) - 1}"
+            )
+    return [Outage(nodes[f.node].id, f.at_s, f.at_s + f.repair_s) for f in trace.failures]
+
+
+# -- many side by side ---------------------------------------------------------------------------------------------
+
+_shares: Any = None  # in a worker: the progress of every run, shared with the parent
+
+
+def run_many(
+    experiments: Sequence[Experiment], *, workers: int | None = None, progress: Progress | None = None
+) -> list[Result]:
+    """Results in the order of the experiments, computed in parallel processes."""
+    context = multiprocessing.get_context("spawn")
+    shares = context.Array("d", len(experiments), lock=False)
+    workers = min(len(experiments), workers or os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(shares,)) as pool:
+        futures = [pool.submit(_run_one, place, experiment) for place, experiment in enumerate(experiments)]
+        try:
+            running = set(futures)
+            while running:
+                done, running = wait(running, timeout=0.2)
+                for future in done:
+                    future.result()  # the first error ends them all
+                if progress is not None:
+                    progress(sum(shares) / len(experiments))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+        return [future.result() for future in futures]
+
+
+def _adopt(shares: Any) -> None:
+    global _shares
+    _shares = shares
+
+
+def _run_one(place: int, experiment: Experiment) -> Result:
+    def note(share: float) -> None:
+        _shares[place] = share
+
+    result = run_experiment(experiment, progress=note)
+    note(1.0)
+    return result

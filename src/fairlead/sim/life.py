@@ -1,0 +1,77 @@
+"""What one job went through, as far as it is measured. It knows messages and time; GPUs are only keys to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fairlead.core.messages import AttemptEvent, JobExited
+from fairlead.core.state import REQUEUE_ME
+from fairlead.core.types import JobSpec, Phase
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """What one job went through, accounted up to `at`. Changed by `Ledger` only."""
+
+    spec: JobSpec
+    number: int
+    submitted_at: float
+    at: float
+    phase: Phase = Phase.PENDING
+    attempt: int = 0
+    failures: int = 0
+    cancelled: bool = False
+    first_started_at: float | None = None
+    ended_at: float | None = None
+    preemptions: int = 0
+    rescales: int = 0
+    #: Seconds with at least one GPU, and seconds RUNNING.
+    held_s: float = 0.0
+    run_s: float = 0.0
+    #: GPU-seconds by what they were good for. `fresh` is RUNNING time that the next report or end will judge.
+    fresh_gpu_s: float = 0.0
+    useful_gpu_s: float = 0.0
+    restart_gpu_s: float = 0.0
+    lost_gpu_s: float = 0.0
+    #: GPUs held now, each with since when, and what they count for: 1/n for a GPU with n holders.
+    holding: dict[int, float] = field(default_factory=dict)
+    rate: float = 0.0
+    #: GPUs that the last Resize gave up, free once it is done.
+    releasing: tuple[int, ...] = ()
+
+    def account(self, now: float) -> None:
+        """Charge the time since `at` to what the job did in it."""
+        if self.holding and now > self.at:
+            span_s = now - self.at
+            self.held_s += span_s
+            if self.phase is Phase.RUNNING:
+                self.run_s += span_s
+                self.fresh_gpu_s += span_s * self.rate
+            else:
+                self.restart_gpu_s += span_s * self.rate
+        self.at = now
+
+    def outcome(self, event: AttemptEvent, *, failed: bool) -> Phase:
+        """The phase after an attempt's last event."""
+        if isinstance(event, JobExited) and event.code == 0:
+            return Phase.SUCCEEDED
+        if failed and self.failures > self.spec.max_restarts:
+            return Phase.FAILED
+        return self.requeued
+
+    @property
+    def requeued(self) -> Phase:
+        return Phase.CANCELLED if self.cancelled else Phase.PENDING
+
+    def failed(self, event: AttemptEvent) -> bool:
+        """Did the attempt end by itself, and badly?"""
+        asked_to_end = self.cancelled or self.phase is Phase.STOPPING
+        return isinstance(event, JobExited) and event.code not in (0, REQUEUE_ME) and not asked_to_end
+
+    def judge(self, *, lost: bool) -> None:
+        """Decide what the RUNNING time since the last report was good for."""
+        if lost:
+            self.lost_gpu_s += self.fresh_gpu_s
+        else:
+            self.useful_gpu_s += self.fresh_gpu_s
+        self.fresh_gpu_s = 0.0

@@ -1,0 +1,263 @@
+"""From a journal to figures: completion times, waiting, fairness, utilisation, waste, deadlines and cost.
+
+The journal is the only input, simulated or live. docs/metrics.md defines every figure; a test asserts that none is
+missing there. A figure over nothing (the mean of no jobs) is None, never NaN.
+
+Finish-time fairness of a job is rho = JCT / (alone x contention): how many times longer it took than its fair share
+of the cluster would have made it take.
+- alone is the time it would have taken alone on the GPUs it asked for, where the caller knows that (`alone_s`: the
+  simulator does); else the seconds it was seen RUNNING. A job with alone 0 has no rho.
+- contention = max(1, average over the job's life of GPUs requested by live jobs / GPUs of healthy nodes). Moments
+  without a healthy node are left out of the average.
+Themis compares with 1/N of the cluster for each of N apps, whatever they asked for. Shockwave divides the number of
+jobs in the whole trace by the number of GPUs: one contention for all jobs, blind to how many GPUs they need.
+
+What a lost node destroyed is not in a journal. `gpu_h_lost` counts, for every attempt that ended with a lost node or
+a failure, the GPU-time it spent RUNNING since its last report, or since it began to train if it never reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fairlead.core.messages import Message
+from fairlead.core.types import Phase
+from fairlead.sim.ledger import Ledger
+from fairlead.sim.life import Life
+from fairlead.sim.timeline import Floats, Timeline
+
+#: A job is treated unfairly if its rho is above this: Shockwave's two thresholds.
+UNFAIR_RHO, UNFAIR_RHO_110 = 1.05, 1.1
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """What became of one job. Times are on the journal's clock; None is what did not happen."""
+
+    job: str
+    name: str
+    tenant: str
+    gpus: int
+    phase: Phase
+    submitted_at: float
+    first_started_at: float | None
+    ended_at: float | None
+    #: From submission to success; None for a job that did not succeed.
+    jct_s: float | None
+    #: Seconds without and with GPUs, from submission to the end or the last message: their sum is the life so far.
+    queue_s: float
+    held_s: float
+    #: Seconds RUNNING.
+    run_s: float
+    #: GPU-seconds held, whatever for; of a shared GPU, its share.
+    held_gpu_s: float
+    starts: int
+    preemptions: int
+    rescales: int
+    deadline: float | None
+    deadline_missed: bool
+    #: See the module; None where the job did not succeed or has no time alone.
+    alone_s: float | None
+    contention: float | None
+    rho: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The figures of one journal. docs/metrics.md defines each of them."""
+
+    jobs: int
+    completed: int
+    cancelled: int
+    unfinished: int
+    unfinished_ids: tuple[str, ...]
+    jct_mean_s: float | None
+    jct_p50_s: float | None
+    jct_p90_s: float | None
+    jct_p99_s: float | None
+    queue_mean_s: float | None
+    queue_p50_s: float | None
+    queue_p99_s: float | None
+    wait_first_mean_s: float | None
+    makespan_s: float | None
+    rho_worst: float | None
+    rho_mean: float | None
+    unfair_share: float | None
+    unfair_share_110: float | None
+    jain: float | None
+    utilisation: float | None
+    fragmentation: float | None
+    gpu_h_useful: float
+    gpu_h_restart: float
+    gpu_h_idle: float
+    gpu_h_lost: float
+    restarts_per_job: float | None
+    preemptions: int
+    rescales: int
+    deadline_jobs: int
+    deadline_misses: int
+    cost: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON without NaN; the keys are the field names."""
+        return asdict(self) | {"unfinished_ids": list(self.unfinished_ids)}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything a journal says: the figures, what became of each job, and the cluster over time."""
+
+    summary: Metrics
+    #: In order of submission.
+    jobs: tuple[JobOutcome, ...]
+    timeline: Timeline
+
+
+def measure(messages: Iterable[Message], *, alone_s: Mapping[str, float] | None = None) -> Measured:
+    """Read a whole journal, oldest message first. `alone_s`: seconds each job would take alone on what it asked for."""
+    ledger = Ledger()
+    ledger.read(messages)
+    ledger.close()
+    lives, timeline = list(ledger.lives.values()), ledger.timeline()
+    jobs = _outcomes(lives, timeline, now=ledger.now, alone_s=alone_s or {})
+    return Measured(_summary(jobs, lives, timeline), jobs, timeline)
+
+
+def _outcomes(
+    lives: Sequence[Life], timeline: Timeline, *, now: float, alone_s: Mapping[str, float]
+) -> tuple[JobOutcome, ...]:
+    ends = [now if life.ended_at is None else life.ended_at for life in lives]
+    contentions = _contention(timeline, np.array([life.submitted_at for life in lives]), np.array(ends))
+    outcomes = []
+    for life, end, contention in zip(lives, ends, contentions.tolist(), strict=True):
+        life_s = end - life.submitted_at
+        jct_s = life_s if life.phase is Phase.SUCCEEDED else None
+        alone = alone_s.get(life.spec.id, life.run_s)
+        fair = jct_s is not None and jct_s > 0.0 and alone > 0.0
+        outcomes.append(
+            JobOutcome(
+                job=life.spec.id,
+                name=life.spec.name,
+                tenant=life.spec.tenant,
+                gpus=life.spec.gpus,
+                phase=life.phase,
+                submitted_at=life.submitted_at,
+                first_started_at=life.first_started_at,
+                ended_at=life.ended_at,
+                jct_s=jct_s,
+                queue_s=max(0.0, life_s - life.held_s),
+                held_s=life.held_s,
+                run_s=life.run_s,
+                held_gpu_s=life.useful_gpu_s + life.restart_gpu_s + life.lost_gpu_s,
+                starts=life.attempt,
+                preemptions=life.preemptions,
+                rescales=life.rescales,
+                deadline=life.spec.deadline,
+                deadline_missed=_missed(life, end),
+                alone_s=alone if fair else None,
+                contention=contention if fair else None,
+                rho=jct_s / (alone * contention) if fair and jct_s is not None else None,
+            )
+        )
+    return tuple(outcomes)
+
+
+def _missed(life: Life, end: float) -> bool:
+    """Did it succeed too late, fail, or is it live past its deadline? A cancelled job misses nothing."""
+    deadline = life.spec.deadline
+    if deadline is None or (life.cancelled and life.phase is not Phase.SUCCEEDED):
+        return False
+    return life.phase is Phase.FAILED or end > deadline
+
+
+def _contention(timeline: Timeline, starts: Floats, ends: Floats) -> Floats:
+    """Of lives from `starts` to `ends`: at least 1, and the average of requested over healthy GPUs.
+
+    The demand is a step function, so its integral is a polygon: two look-ups per job, no scan.
+    """
+    times, healthy = timeline.times_s, timeline.gpus > 0
+    if not len(times) or not len(starts):
+        return np.ones(len(starts))
+    last = max(float(times[-1]), float(ends.max()))
+    spans = np.diff(np.append(times, last))
+    demand = np.divide(timeline.requested, timeline.gpus, out=np.zeros(len(times)), where=healthy)
+    edges = np.append(times, last) - times[0]
+    demand_until = np.concatenate(([0.0], np.cumsum(demand * spans)))
+    healthy_until = np.concatenate(([0.0], np.cumsum(healthy * spans)))
+    asked, had = (
+        np.interp(ends - times[0], edges, until) - np.interp(starts - times[0], edges, until)
+        for until in (demand_until, healthy_until)
+    )
+    average: Floats = np.divide(asked, had, out=np.ones(len(starts)), where=had > 0.0)
+    return np.maximum(1.0, average)
+
+
+def _summary(jobs: Sequence[JobOutcome], lives: Sequence[Life], timeline: Timeline) -> Metrics:
+    done = [job for job in jobs if job.phase is Phase.SUCCEEDED]
+    jct = np.array([job.jct_s for job in done], dtype=np.float64)
+    queue = np.array([job.queue_s for job in done], dtype=np.float64)
+    waits = [job.first_started_at - job.submitted_at for job in jobs if job.first_started_at is not None]
+    ends = [job.ended_at for job in jobs if job.ended_at is not None]
+    rho = np.array([job.rho for job in jobs if job.rho is not None], dtype=np.float64)
+    cancelled = [life for life in lives if life.cancelled and life.phase is not Phase.SUCCEEDED]
+    unfinished = tuple(life.spec.id for life in lives if not life.cancelled and life.phase is not Phase.SUCCEEDED)
+    started = [job for job in jobs if job.starts]
+    idle_gpu_s = timeline.integral(timeline.gpus - timeline.gpus_in_use)
+    return Metrics(
+        jobs=len(jobs),
+        completed=len(done),
+        cancelled=len(cancelled),
+        unfinished=len(unfinished),
+        unfinished_ids=unfinished,
+        jct_mean_s=_mean(jct),
+        jct_p50_s=_percentile(jct, 50),
+        jct_p90_s=_percentile(jct, 90),
+        jct_p99_s=_percentile(jct, 99),
+        queue_mean_s=_mean(queue),
+        queue_p50_s=_percentile(queue, 50),
+        queue_p99_s=_percentile(queue, 99),
+        wait_first_mean_s=_mean(np.array(waits)),
+        makespan_s=max(ends) - timeline.start_s if ends else None,
+        rho_worst=float(rho.max()) if len(rho) else None,
+        rho_mean=_mean(rho),
+        unfair_share=_mean(rho > UNFAIR_RHO),
+        unfair_share_110=_mean(rho > UNFAIR_RHO_110),
+        jain=_jain(1.0 / rho),
+        utilisation=_ratio(timeline.integral(timeline.gpus_in_use), timeline.integral(timeline.gpus)),
+        fragmentation=_ratio(timeline.integral(timeline.stranded), idle_gpu_s),
+        gpu_h_useful=math.fsum(life.useful_gpu_s for life in lives) / _HOUR_S,
+        gpu_h_restart=math.fsum(life.restart_gpu_s for life in lives) / _HOUR_S,
+        gpu_h_idle=idle_gpu_s / _HOUR_S,
+        gpu_h_lost=math.fsum(life.lost_gpu_s for life in lives) / _HOUR_S,
+        restarts_per_job=_mean(np.array([job.starts - 1 for job in started])),
+        preemptions=sum(job.preemptions for job in jobs),
+        rescales=sum(job.rescales for job in jobs),
+        deadline_jobs=sum(job.deadline is not None for job in jobs),
+        deadline_misses=sum(job.deadline_missed for job in jobs),
+        cost=timeline.integral(timeline.price_per_hour) / _HOUR_S,
+    )
+
+
+def _mean(values: Any) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _percentile(values: Floats, percent: float) -> float | None:
+    """By linear interpolation between the two nearest ranks."""
+    return float(np.percentile(values, percent)) if len(values) else None
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return min(1.0, part / whole) if whole > 0.0 else None
+
+
+def _jain(shares: Floats) -> float | None:
+    """(sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything."""
+    return float(shares.sum() ** 2 / (len(shares) * (shares**2).sum())) if len(shares) else None

@@ -1,0 +1,228 @@
+"""The page: what was compared and who won, in words; the table; and places for the charts, with their data."""
+
+from __future__ import annotations
+
+import json
+import os
+import string
+import tempfile
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.sim.report import wording
+from fairlead.sim.report.runs import Case, Entry, Run, cases_of, common_setting, own_settings, varied_settings
+from fairlead.sim.report.series import Budget, entry_data, sweep_data
+from fairlead.sim.report.wording import NONE, Row, duration, listing, percent
+
+#: Ids of unfinished jobs that the banner names.
+_NAMED = 12
+
+
+def write_report(path: Path, runs: Sequence[Run], title: str) -> None:
+    """Write the comparison of `runs` to `path`, all or nothing."""
+    if not runs:
+        raise InvalidSpec("a report needs at least one run")
+    page = render(runs, title)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(page)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def render(runs: Sequence[Run], title: str) -> str:
+    """The page as text."""
+    cases = cases_of(runs)
+    budget = Budget.of(sum(len(case.entries) for case in cases))
+    data = {
+        "policies": list(dict.fromkeys(run.label for run in runs)),
+        "cases": [{"name": c.name, "entries": [entry_data(e, budget) for e in c.entries]} for c in cases],
+        "sweep": sweep_data(cases),
+    }
+    main = cases[-1]
+    return string.Template(_file("template.html")).substitute(
+        title=escape(title),
+        style=_file("report.css"),
+        script=_file("report.js"),
+        headline=_headline(main),
+        lead=_lead(cases, runs),
+        settings=_settings(runs),
+        banner=_banner(cases),
+        bars=_bars(main),
+        note="The best value of each row is marked." if len(main.entries) > 1 else "",
+        case_picker=_case_picker(cases),
+        tables="\n".join(_table(case, runs, number) for number, case in enumerate(cases)),
+        sweep_hidden="" if data["sweep"] else "hidden",
+        data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+    )
+
+
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+
+
+def _headline(case: Case) -> str:
+    """Who won, by mean completion time, and by how much. Who left jobs unfinished cannot win against who did not."""
+    ranked = sorted((mean, e.label) for e in case.ranked if (mean := e.mean("jct_mean_s")) is not None)
+    where = f" at {escape(case.name)}" if case.name else ""
+    if not ranked:
+        return "No job completed."
+    best_s, best = ranked[0]
+    if len(case.entries) == 1:
+        return f"Under <b>{escape(best)}</b> a job took {duration(best_s)} on average{where}."
+    if len(ranked) == 1:
+        left = f"<b>{escape(best)}</b> left the fewest jobs unfinished{where}"
+        return f"{left}; it took {duration(best_s)} per job on average."
+    ties = [label for mean, label in ranked if mean <= best_s * 1.0005]
+    if len(ties) == len(ranked):
+        return f"{escape(listing(ties)).capitalize()} tie: {duration(best_s)} per job on average{where}."
+    next_s, runner_up = next((mean, label) for mean, label in ranked if label not in ties)
+    worst_s, worst = ranked[-1]
+    ahead = f"{percent(1 - best_s / next_s)} less than {escape(runner_up)}"
+    if worst != runner_up:
+        ahead += f" and {percent(1 - best_s / worst_s)} less than {escape(worst)}"
+    names = " and ".join(f"<b>{escape(label)}</b>" for label in ties)
+    verb = "finishes" if len(ties) == 1 else "finish"
+    return f"{names} {verb} jobs fastest{where}: {duration(best_s)} on average, {ahead}."
+
+
+def _lead(cases: Sequence[Case], runs: Sequence[Run]) -> str:
+    """What was compared, and on what."""
+    policies = len({run.label for run in runs})
+    parts = [f"{policies} {'policies' if policies > 1 else 'policy'}"]
+    jobs = {run.metrics.jobs for run in runs}
+    parts.append(f"{min(jobs):,} jobs" if len(jobs) == 1 else f"{min(jobs):,} to {max(jobs):,} jobs")
+    sizes = {int(run.timeline.gpus.max()) for run in runs if run.timeline is not None and len(run.timeline.gpus)}
+    if sizes:
+        parts.append(f"{min(sizes):,} GPUs" if len(sizes) == 1 else f"{min(sizes):,} to {max(sizes):,} GPUs")
+    seeds = max(len(entry.runs) for case in cases for entry in case.entries)
+    if len(cases) > 1:
+        parts.append(f"{len(cases)} settings")
+    if seeds > 1:
+        parts.append(f"means over {seeds} seeds")
+    return escape(" · ".join(parts))
+
+
+def _settings(runs: Sequence[Run]) -> str:
+    pairs = common_setting(runs).items()
+    return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
+
+
+def _banner(cases: Sequence[Case]) -> str:
+    """Unfinished jobs, loudly: every average leaves them out."""
+    lines = []
+    for case in cases:
+        for entry in case.entries:
+            if not entry.unfinished:
+                continue
+            of = sum(run.metrics.jobs for run in entry.runs)
+            ids = list(dict.fromkeys(job for run in entry.runs for job in run.metrics.unfinished_ids))
+            where = f" ({escape(case.name)})" if case.name else ""
+            lines.append(
+                f"<li><b>{escape(entry.label)}</b>{where} left {entry.unfinished:,} of {of:,} jobs unfinished: "
+                f'<span class="ids">{escape(listing(ids, _NAMED))}</span></li>'
+            )
+    if not lines:
+        return ""
+    shown = "".join(lines[:_NAMED]) + (f"<li>and {len(lines) - _NAMED} more</li>" if len(lines) > _NAMED else "")
+    return (
+        '<aside class="banner" role="alert"><h2>Not every job finished</h2><p>Averages leave these jobs out, which '
+        f"flatters the policy: it is not ranked with policies that finished more.</p><ul>{shown}</ul></aside>"
+    )
+
+
+# -- the bars and the table ----------------------------------------------------------------------------------------
+
+
+def _bars(case: Case) -> str:
+    """Mean completion time of each policy, as bars that need no script."""
+    means = [(entry, entry.mean("jct_mean_s")) for entry in case.entries]
+    longest = max((mean for _, mean in means if mean), default=None)
+    if longest is None or len(means) < 2:
+        return ""
+    best = case.best("jct_mean_s", sign=-1)
+    rows = []
+    for number, (entry, mean) in enumerate(means):
+        width = 100 * (mean or 0.0) / longest
+        classes = "bar best" if mean is not None and mean == best else "bar"
+        value = NONE if mean is None else duration(mean)
+        warning = " <em>unfinished jobs</em>" if entry.unfinished else ""
+        rows.append(
+            f'<li class="{classes}"><span class="name">{escape(entry.label)}{warning}</span>'
+            f'<span class="track"><i style="width:{width:.1f}%;background:var(--c{number % 8})"></i></span>'
+            f'<span class="value">{value}</span></li>'
+        )
+    where = f" at {escape(case.name)}" if case.name else ""
+    return f'<h2>Mean completion time{where}</h2><ul class="bars">{"".join(rows)}</ul>'
+
+
+def _case_picker(cases: Sequence[Case]) -> str:
+    if len(cases) < 2:
+        return ""
+    last = len(cases) - 1
+    options = "".join(
+        f'<option value="{n}"{" selected" if n == last else ""}>{escape(case.name)}</option>'
+        for n, case in enumerate(cases)
+    )
+    return f'<label class="picker">Setting <select id="case">{options}</select></label>'
+
+
+def _table(case: Case, runs: Sequence[Run], number: int) -> str:
+    heads = "".join(f'<th scope="col">{escape(entry.label)}{_mark(entry)}</th>' for entry in case.entries)
+    groups = [(group, rows) for group, rows in wording.TABLE]
+    extras = list(dict.fromkeys(name for entry in case.entries for run in entry.runs for name in run.extra))
+    if extras:
+        groups.append(("Scheduler", tuple(wording.extra_row(name) for name in extras)))
+    body = _own_rows(case, runs)
+    for group, rows in groups:
+        lines = [line for row in rows if (line := _row(case, row))]
+        if lines:
+            body += f'<tbody><tr class="group"><th scope="rowgroup" colspan="{len(case.entries) + 1}">'
+            body += f"<span>{escape(group)}</span></th></tr>{''.join(lines)}</tbody>"
+    caption = f"<caption>{escape(case.name)}</caption>" if case.name else ""
+    return (
+        f'<div class="scroll" data-case="{number}" tabindex="0" role="region" aria-label="Metrics of every policy">'
+        f'<table>{caption}<thead><tr><th scope="col"><span class="sr">metric</span></th>{heads}</tr></thead>'
+        f"{body}</table></div>"
+    )
+
+
+def _mark(entry: Entry) -> str:
+    return f' <em title="{entry.unfinished:,} jobs unfinished">!</em>' if entry.unfinished else ""
+
+
+def _own_rows(case: Case, runs: Sequence[Run]) -> str:
+    """Settings that each policy has of its own."""
+    rows = [
+        f'<tr><th scope="row">{escape(name)}</th>'
+        + "".join(f'<td class="text">{escape(entry.runs[0].setting.get(name, NONE))}</td>' for entry in case.entries)
+        + "</tr>"
+        for name in own_settings(runs, varied_settings(runs))
+    ]
+    return f"<tbody>{''.join(rows)}</tbody>" if rows else ""
+
+
+def _row(case: Case, row: Row) -> str:
+    values = [entry.mean(row.field) for entry in case.entries]
+    if row.optional and not any(values):
+        return ""
+    best = case.best(row.field, sign=row.better)
+    cells = []
+    for entry, value in zip(case.entries, values, strict=True):
+        text = NONE if value is None else row.form(value)
+        wins = best is not None and text == row.form(best) and entry in case.ranked
+        if spread := entry.deviation(row.field):
+            text += f" <small>± {row.form(spread)}</small>"
+        cells.append(f'<td class="best">{text}</td>' if wins else f"<td>{text}</td>")
+    title = f' title="{escape(row.hint)}"' if row.hint else ""
+    return f'<tr><th scope="row"{title}>{escape(row.label)}</th>{"".join(cells)}</tr>'

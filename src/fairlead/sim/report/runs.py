@@ -1,0 +1,146 @@
+"""What a report compares: runs, sorted into cases (what was varied) and policies, seeds averaged."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.sim.metrics import JobOutcome, Measured, Metrics
+from fairlead.sim.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One policy in one setting."""
+
+    #: The policy, as the report should call it.
+    label: str
+    #: What was run: policy, trace, cluster, cadence, costs, load, seed... `seed` is averaged over, `load` is swept.
+    setting: Mapping[str, str] = field(default_factory=dict)
+    metrics: Metrics
+    #: More figures; the end of a name is its unit: decision_ms_mean, wall_s.
+    extra: Mapping[str, float | None] = field(default_factory=dict)
+    jobs: Sequence[JobOutcome] = ()
+    timeline: Timeline | None = None
+
+    @staticmethod
+    def of(
+        measured: Measured,
+        *,
+        label: str,
+        setting: Mapping[str, str] | None = None,
+        extra: Mapping[str, float | None] | None = None,
+    ) -> Run:
+        return Run(
+            label=label,
+            setting=setting or {},
+            metrics=measured.summary,
+            extra=extra or {},
+            jobs=measured.jobs,
+            timeline=measured.timeline,
+        )
+
+    def figure(self, name: str) -> float | None:
+        value = getattr(self.metrics, name) if name in Metrics.__dataclass_fields__ else self.extra.get(name)
+        return None if value is None else float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A policy in a case: one run per seed."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    def mean(self, name: str) -> float | None:
+        values = self._values(name)
+        return statistics.fmean(values) if values else None
+
+    def deviation(self, name: str) -> float | None:
+        """Sample standard deviation over seeds; None for a single one."""
+        values = self._values(name)
+        return statistics.stdev(values) if len(values) > 1 else None
+
+    @property
+    def unfinished(self) -> int:
+        return sum(run.metrics.unfinished for run in self.runs)
+
+    def _values(self, name: str) -> list[float]:
+        return [value for run in self.runs if (value := run.figure(name)) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All policies in one setting."""
+
+    #: What tells it from the other cases, such as "load 0.8"; empty if there is only one.
+    name: str
+    load: float | None
+    entries: tuple[Entry, ...]
+
+    @property
+    def ranked(self) -> tuple[Entry, ...]:
+        """The policies that left the fewest jobs unfinished: only among them do averages compare."""
+        least = min(entry.unfinished for entry in self.entries)
+        return tuple(entry for entry in self.entries if entry.unfinished == least)
+
+    def best(self, name: str, *, sign: int) -> float | None:
+        """The best mean among the policies that finished the most jobs; None if it singles nobody out."""
+        values = [v for entry in self.ranked if (v := entry.mean(name)) is not None]
+        if not sign or len(values) < 2 or max(values) == min(values):
+            return None
+        return max(values) if sign > 0 else min(values)
+
+
+#: Settings that never make a case: the first is the policy itself, the second is averaged over.
+_NOT_A_CASE = ("policy", "seed")
+
+
+def common_setting(runs: Sequence[Run]) -> dict[str, str]:
+    """What all runs have in common."""
+    names = dict.fromkeys(name for run in runs for name in run.setting)
+    values = {name: {run.setting.get(name) for run in runs} for name in names}
+    return {name: str(next(iter(found))) for name, found in values.items() if len(found) == 1 and name != "policy"}
+
+
+def own_settings(runs: Sequence[Run], varied: Sequence[str]) -> list[str]:
+    """Settings in which policies differ though no policy was tried with several: a cadence each, say."""
+    names = dict.fromkeys(name for run in runs for name in run.setting)
+    skip = {*common_setting(runs), *varied, *_NOT_A_CASE}
+    return [name for name in names if name not in skip]
+
+
+def varied_settings(runs: Sequence[Run]) -> list[str]:
+    """Settings of which some policy was tried with several values."""
+    seen: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        for name, value in run.setting.items():
+            seen.setdefault((name, run.label), set()).add(value)
+    return list(dict.fromkeys(name for (name, _), found in seen.items() if len(found) > 1 and name not in _NOT_A_CASE))
+
+
+def cases_of(runs: Sequence[Run]) -> tuple[Case, ...]:
+    """In order of load, else of appearance; policies in order of first appearance everywhere."""
+    varied = varied_settings(runs)
+    grouped: dict[tuple[str, ...], dict[str, list[Run]]] = {}
+    for run in runs:
+        key = tuple(run.setting.get(name, "") for name in varied)
+        grouped.setdefault(key, {}).setdefault(run.label, []).append(run)
+    labels = list(dict.fromkeys(run.label for run in runs))
+    cases = [
+        Case(
+            name=", ".join(f"{name} {value}" for name, value in zip(varied, key, strict=True)),
+            load=_number(dict(zip(varied, key, strict=True)).get("load")),
+            entries=tuple(Entry(label, tuple(group[label])) for label in labels if label in group),
+        )
+        for key, group in grouped.items()
+    ]
+    return tuple(sorted(cases, key=lambda case: float("-inf") if case.load is None else case.load))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

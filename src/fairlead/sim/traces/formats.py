@@ -1,0 +1,165 @@
+"""The registry of trace formats: short names, readers, and how each one recognises its own files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.sim.traces import alibaba, canonical, gavel, helios, philly, pollux, swf, tiresias
+from fairlead.sim.traces.files import names_in, read_head
+from fairlead.sim.traces.record import InvalidTrace, Trace
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a format is guessed from: the beginning of a file, or the names in a directory."""
+
+    path: Path
+    #: The first characters of the file; empty for a directory.
+    text: str = ""
+    #: File names in the directory; empty for a file.
+    names: tuple[str, ...] = ()
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The first lines that are not blank."""
+        return [line.rstrip("\r") for line in self.text.split("\n") if line.strip()][:20]
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """The names in the first line, read as a CSV header."""
+        first = self.lines[0] if self.lines else ""
+        return frozenset(name.strip().strip('"') for name in first.split(","))
+
+    def has(self, *columns: str) -> bool:
+        return self.columns.issuperset(columns)
+
+    def tabs(self) -> int:
+        """Tab-separated columns of the first line."""
+        return self.lines[0].count("\t") + 1 if self.lines else 0
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """One format. `sniff` looks at the head only; `read` raises InvalidTrace for a file it cannot take."""
+
+    name: str
+    read: Callable[[Path], Trace]
+    sniff: Callable[[Head], bool]
+    summary: str
+
+
+def _sniff_swf(head: Head) -> bool:
+    """Eighteen words a line, the first one a number; or nothing but comments yet."""
+    words = [line.split() for line in head.lines if not line.lstrip().startswith(";")]
+    return len(words[0]) in swf.LAYOUTS and words[0][0].isdecimal() if words else bool(head.lines)
+
+
+#: In the order they are tried when guessing: a format whose columns include another's comes first.
+READERS: dict[str, TraceFormat] = {
+    format.name: format
+    for format in (
+        TraceFormat(
+            "fairlead",
+            canonical.read_fairlead,
+            lambda head: '"fairlead_trace"' in (head.lines or [""])[0] or head.has(*canonical.REQUIRED),
+            "Fairlead's own form: JSONL, or CSV for jobs only",
+        ),
+        TraceFormat(
+            "muri", tiresias.read_muri, lambda head: head.has(*tiresias.MURI_COLUMNS), "Muri's CSV; milliseconds"
+        ),
+        TraceFormat(
+            "chronus",
+            tiresias.read_chronus,
+            lambda head: head.has(*tiresias.CHRONUS_COLUMNS),
+            "Chronus' CSV; with deadlines",
+        ),
+        TraceFormat(
+            "tiresias",
+            tiresias.read_tiresias,
+            lambda head: head.has(*tiresias.TIRESIAS_COLUMNS),
+            "Tiresias' CSV; seconds",
+        ),
+        TraceFormat(
+            "philly",
+            philly.read_philly,
+            lambda head: head.has(*philly.CSV_COLUMNS),
+            "Philly as processed CSV: timestamp,duration,num_gpus,gpu_time,cluster",
+        ),
+        TraceFormat(
+            "philly-json",
+            philly.read_philly_json,
+            lambda head: head.text.lstrip().startswith("[") and '"attempts"' in head.text,
+            "Philly's original cluster_job_log, a JSON list",
+        ),
+        TraceFormat(
+            "pollux",
+            pollux.read_pollux,
+            lambda head: head.has(*pollux.COLUMNS),
+            "Pollux and Sia workloads: applications, no durations",
+        ),
+        TraceFormat(
+            "gavel", gavel.read_gavel, lambda head: head.tabs() in gavel.GAVEL_LAYOUTS, "Gavel's tab-separated .trace"
+        ),
+        TraceFormat(
+            "shockwave",
+            gavel.read_shockwave,
+            lambda head: head.tabs() in gavel.SHOCKWAVE_LAYOUTS,
+            "Shockwave's tab-separated .trace, with batch-size modes",
+        ),
+        TraceFormat(
+            "acme",
+            helios.read_acme,
+            lambda head: head.has(*helios.ACME_COLUMNS),
+            "Acme's job log (Seren or Kalos), Shanghai AI Lab 2023",
+        ),
+        TraceFormat(
+            "helios",
+            helios.read_helios,
+            lambda head: head.has(*helios.HELIOS_COLUMNS),
+            "Helios' cluster_log.csv, SenseTime 2020",
+        ),
+        TraceFormat(
+            "alibaba-2020",
+            alibaba.read_alibaba_2020,
+            lambda head: bool(alibaba.job_table_in((*head.names, head.path.name))) or head.has(*alibaba.JOB_TABLE),
+            "Alibaba PAI 2020: pai_job_table.csv with pai_task_table.csv beside it, or their directory",
+        ),
+        TraceFormat(
+            "alibaba-2023",
+            alibaba.read_alibaba_2023,
+            lambda head: bool(alibaba.pod_list_in(head.names)) or head.has(*alibaba.POD_COLUMNS),
+            "Alibaba 2023: openb_pod_list_*.csv with a node list beside it, or their directory",
+        ),
+        TraceFormat("swf", swf.read_swf, _sniff_swf, "Standard Workload Format; processors are read as GPUs"),
+    )
+}
+
+
+def find_format(name: str) -> TraceFormat:
+    if name in READERS:
+        return READERS[name]
+    close = difflib.get_close_matches(name, READERS, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise InvalidSpec(f"there is no trace format {name!r}; {hint}Formats: {', '.join(sorted(READERS))}")
+
+
+def guess_format(path: Path) -> TraceFormat:
+    head = _head(path)
+    for format in READERS.values():
+        if format.sniff(head):
+            return format
+    if not head.names and not head.text.strip():
+        raise InvalidTrace("is empty; it has no jobs", source=str(path))
+    first = f"; it begins {head.lines[0][:60]!r}" if head.lines else ""
+    raise InvalidTrace(
+        f"is in no format that can be guessed{first}. Name the format: {', '.join(sorted(READERS))}", source=str(path)
+    )
+
+
+def _head(path: Path) -> Head:
+    return Head(path, names=names_in(path)) if path.is_dir() else Head(path, text=read_head(path))

@@ -1,0 +1,113 @@
+"""What a trace is, whatever file it came from: jobs, and optionally nodes and their failures.
+
+A reader turns one public format into these records; nothing after the reader knows the format.
+A record holds facts only. Which truth model brings a job to life is decided in `sim/truth.py` from
+the fields present: a duration, or steps of a known model, or an application profile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fairlead.core.errors import InvalidSpec
+
+
+class InvalidTrace(InvalidSpec):
+    """A trace file that cannot be read; says where it is wrong and what was expected there."""
+
+    def __init__(self, problem: str, *, source: str, line: int | None = None, column: str | None = None) -> None:
+        place = source if line is None else f"{source}:{line}"
+        if column is not None:
+            place += f", column {column!r}"
+        super().__init__(f"{place}: {problem}")
+        self.source, self.line, self.column = source, line, column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceJob:
+    """One submission. Times are seconds; `submit_s` and `deadline_s` count from the trace's first instant."""
+
+    id: str
+    submit_s: float
+    #: What the job asked for, and what a rigid policy gives it.
+    gpus: int
+    #: The elastic range; both equal `gpus` for a rigid job.
+    gpus_min: int
+    gpus_max: int
+    #: True run time alone on `gpus` GPUs; None where work is given as `steps` or by an application profile.
+    duration_s: float | None = None
+    #: What the user said it would take (a time limit); None where the trace has no such column.
+    estimate_s: float | None = None
+    name: str = ""
+    tenant: str = "default"
+    #: The application, or Gavel's job type without its batch size.
+    model: str | None = None
+    #: Global batch size the user chose.
+    batch: int | None = None
+    #: Training steps in all, at `batch`.
+    steps: float | None = None
+    #: How the batch size changes while training: static, accordion or gns.
+    mode: str = "static"
+    #: GPU types the job accepts; empty means any.
+    gpu_types: tuple[str, ...] = ()
+    priority: int = 0
+    weight: float = 1.0
+    deadline_s: float | None = None
+    #: How the job ended where it was recorded: completed, failed, cancelled, or "" if unknown.
+    outcome: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise InvalidSpec naming the field; readers turn that into a file, line and column."""
+        if not self.id:
+            raise InvalidSpec("id is empty; every job needs one")
+        if not self.tenant or not self.mode or self.model == "":
+            raise InvalidSpec("tenant, mode or model is empty; leave the field out to get its default")
+        for name in ("submit_s", "duration_s", "estimate_s", "steps", "deadline_s"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InvalidSpec(f"{name} is {value!r}; expected a finite number of at least 0")
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise InvalidSpec(f"weight is {self.weight!r}; expected a positive number")
+        if not 1 <= self.gpus_min <= self.gpus <= self.gpus_max:
+            raise InvalidSpec(
+                f"GPUs are min {self.gpus_min}, requested {self.gpus}, max {self.gpus_max}; "
+                "expected 1 <= min <= requested <= max"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceNode:
+    """A machine the trace ran on."""
+
+    id: str
+    gpu_type: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailure:
+    """A node that goes away at `at_s` and comes back `repair_s` later. `node` counts from 0 in cluster order."""
+
+    node: int
+    at_s: float
+    repair_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Jobs in order of submission, the first at or after second 0."""
+
+    jobs: tuple[TraceJob, ...]
+    #: The format's short name: muri, philly, ... or `fairlead` for the canonical form.
+    format: str
+    #: The file it was read from, for messages.
+    source: str
+    #: UNIX time of second 0, where the file tells.
+    origin: float | None = None
+    nodes: tuple[TraceNode, ...] = ()
+    failures: tuple[NodeFailure, ...] = ()
+    #: What the reader left out of the file, counted by reason ("no GPUs": 12).
+    skipped: Mapping[str, int] = field(default_factory=dict)

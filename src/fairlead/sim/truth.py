@@ -1,0 +1,77 @@
+"""The hidden side of the simulator: what a job really is. No policy ever sees it.
+
+A truth says how fast a job progresses in a given setting, and for how long that holds. Progress is counted in
+the truth's own unit (seconds, steps, epochs), from 0 to `total`; between two boundaries the pace is constant, so
+the simulator can jump from one to the next without losing anything.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.types import Allocation, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a job finds itself: how far it is, what it holds, and with whom it shares its GPUs."""
+
+    progress: float
+    allocation: Allocation
+    gpu_type: str
+    #: Truths of the jobs packed on the same GPUs.
+    packed_with: tuple[Truth, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Progress per second, until progress reaches `until`."""
+
+    speed: float
+    until: float
+    #: The global batch size at this pace, where the truth has one.
+    batch: int | None = None
+    noise_scale: float | None = None
+    #: What a profiler in the job would measure at this pace.
+    observation: Observation | None = None
+
+
+class Truth(Protocol):
+    """One job's hidden nature. Immutable: the simulator keeps the progress."""
+
+    @property
+    def total(self) -> float:
+        """Progress at which the job is done."""
+
+    def pace(self, setting: Setting) -> Pace:
+        """How fast it goes here. A speed of 0 means it cannot run here at all."""
+
+    def remaining_s(self, progress: float) -> float:
+        """Seconds left if it ran alone on what it asked for: what an oracle is told."""
+
+
+#: Speed of each of two jobs that share GPUs, relative to running alone, where nothing better is known.
+PACKED_SPEED = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDuration:
+    """A gang job replayed from a trace: it needs `total` seconds on exactly the GPUs it asked for."""
+
+    total: float
+    gpus: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.total) and self.total >= 0):
+            raise InvalidSpec(f"duration is {self.total}; expected a finite number of seconds of at least 0")
+
+    def pace(self, setting: Setting) -> Pace:
+        """Other GPU counts change the speed in proportion: the trace says nothing better."""
+        share = PACKED_SPEED if setting.packed_with else 1.0
+        return Pace(speed=share * setting.allocation.total / self.gpus, until=self.total)
+
+    def remaining_s(self, progress: float) -> float:
+        return self.total - progress
