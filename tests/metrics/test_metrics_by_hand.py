@@ -28,7 +28,7 @@ from fairlead.core.messages import (
 from fairlead.core.types import NOTHING, Allocation, JobSpec, Node, Phase
 from fairlead.sim.metrics import Metrics, measure
 
-TWO_NODES: list[Message] = [NodeJoined(0.0, Node(id, 2, price_per_hour=3.6)) for id in ("n0", "n1")]
+TWO_NODES: list[Message] = [NodeJoined(0.0, Node(name, 2, price_per_hour=3.6)) for name in ("n0", "n1")]
 ALL = Allocation.of({"n0": (0, 1), "n1": (0, 1)})
 N0 = Allocation.of({"n0": (0, 1)})
 ONE = Allocation.of({"n0": (0,)})
@@ -38,8 +38,8 @@ def hours(gpu_s: float) -> object:
     return pytest.approx(gpu_s / 3600.0, abs=1e-12)
 
 
-def submit(at: float, id: str, gpus: int = 2, **fields: object) -> JobSubmitted:
-    return JobSubmitted(at, replace(JobSpec(id=id, gpus=gpus), **fields))  # type: ignore[arg-type]
+def submit(at: float, job: str, gpus: int = 2, **fields: object) -> JobSubmitted:
+    return JobSubmitted(at, replace(JobSpec(id=job, gpus=gpus), **fields))  # type: ignore[arg-type]
 
 
 #: a has n0 from 10 to 50; b asks for everything at 20 and has it from 50 to 110. Both take 10 s to start.

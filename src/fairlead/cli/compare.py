@@ -19,8 +19,12 @@ N = TypeVar("N", int, float)
 
 @click.command()
 @experiment_options
-@click.option("--policies", required=True, metavar="A,B,C",
-              help="Separated by commas; with options, by spaces: 'fifo tiresias:promote=8'.")
+@click.option(
+    "--policies",
+    required=True,
+    metavar="A,B,C",
+    help="Separated by commas; with options, by spaces: 'fifo tiresias:promote=8'.",
+)
 @click.option("--seeds", default="0", show_default=True, metavar="0,1,2", help="Of failures and resampling.")
 @click.option("--loads", default="1", show_default=True, metavar="0.5,1,2", help="Arrivals so many times as fast.")
 @click.option("--workers", type=click.IntRange(min=1), help="Parallel processes; as many as there are cores.")

@@ -8,9 +8,11 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -18,7 +20,7 @@ from rich.table import Table
 from fairlead.sim import experiment
 from fairlead.sim.experiment import Result
 from fairlead.sim.report import Run, write_report
-from fairlead.sim.report.wording import duration
+from fairlead.sim.report.wording import NONE, TABLE, duration
 
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True, help="Form."
@@ -31,7 +33,12 @@ def progress_bar(title: str) -> Iterator[experiment.Progress]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(
-        *columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+        *columns,
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     ) as bar:
         task = bar.add_task(title, total=1.0)
         yield lambda share: bar.update(task, completed=share)
@@ -44,66 +51,91 @@ def print_results(results: Sequence[Result], output: str, *, one: bool = False) 
     elif output == "csv":
         click.echo(_csv(results), nl=False)
     else:
-        Console(soft_wrap=not sys.stdout.isatty()).print(_table(results))
+        console = Console(width=None if sys.stdout.isatty() else 140)  # a pipe has no width to fit into
+        console.print(_sheet(results[0]) if one else _table(results))
 
 
 def _csv(results: Sequence[Result]) -> str:
     text = io.StringIO()
-    rows = [{k: v for k, v in result.to_dict().items() if not isinstance(v, list)} for result in results]
+    rows = [{k: v for k, v in result.to_dict().items() if not isinstance(v, list | tuple)} for result in results]
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
+def _title(setting: experiment.Experiment) -> str:
+    where = setting.cluster or "its own nodes"
+    return f"{Path(setting.trace).name} on {where}, cadence {setting.cadence}, costs {setting.costs}"
+
+
+def _sheet(result: Result) -> Table:
+    """Every metric of one run, one a line."""
+    table = Table(box=None, show_header=False, title=f"{result.experiment.policy}: {_title(result.experiment)}")
+    table.title_justify, table.title_style = "left", "bold"
+    figures = result.to_dict()
+    for group, rows in TABLE:
+        shown = [row for row in rows if figures[row.field] or not row.optional]
+        for place, row in enumerate(shown):
+            value = figures[row.field]
+            table.add_row(group if place == 0 else "", row.label, NONE if value is None else row.form(value))
+    decisions = (
+        f"{result.decisions:,}, {result.decision_ms_mean:.2f} ms on average, p99 {result.decision_ms_p99:.2f} ms"
+    )
+    table.add_row("Scheduler", "decisions", decisions)
+    table.add_row("", "the simulation took", duration(result.wall_s))
+    return table
+
+
+#: What a comparison shows of each run: heading and metric.
+_COLUMNS = (
+    ("mean JCT", "jct_mean_s"),
+    ("median", "jct_p50_s"),
+    ("p99", "jct_p99_s"),
+    ("no GPUs", "queue_mean_s"),
+    ("makespan", "makespan_s"),
+    ("worst rho", "rho_worst"),
+    ("unfair", "unfair_share"),
+    ("in use", "utilisation"),
+    ("restarts/job", "restarts_per_job"),
+)
+
+
 def _table(results: Sequence[Result]) -> Table:
-    first = results[0]
-    setting = first.experiment
-    title = f"{Path(setting.trace).name} on {setting.cluster or 'its own nodes'}, cadence {setting.cadence}, costs {setting.costs}"
-    table = Table(title=title, title_justify="left", title_style="dim")
+    """The main metrics of many runs, one run a line."""
+    forms = {row.field: row.form for _, rows in TABLE for row in rows}
     many_loads = len({r.experiment.load for r in results}) > 1
     many_seeds = len({r.experiment.seed for r in results}) > 1
-    heads = ["policy", *["load"] * many_loads, *["seed"] * many_seeds]
-    for head in heads:
-        table.add_column(head, no_wrap=True)
-    for head in ("jobs", "mean JCT", "p50", "p99", "queueing", "makespan", "worst rho", "unfair", "used", "preempted", "decision"):
-        table.add_column(head, justify="right", no_wrap=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=_title(results[0].experiment), title_justify="left")
+    for heading in ("policy", *["load"] * many_loads, *["seed"] * many_seeds):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("jobs", *(heading for heading, _ in _COLUMNS), "decision"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
-        m, e = result.measured.summary, result.experiment
-        names = [e.policy, *[f"{e.load:g}"] * many_loads, *[str(e.seed)] * many_seeds]
+        e, figures = result.experiment, result.to_dict()
+        jobs, left = figures["jobs"], figures["unfinished"]
         table.add_row(
-            *names,
-            f"{m.jobs}" if not m.unfinished else f"[bold red]{m.jobs - m.unfinished} of {m.jobs}[/]",
-            *(duration(value) for value in (m.jct_mean_s, m.jct_p50_s, m.jct_p99_s, m.queue_mean_s, m.makespan_s)),
-            "-" if m.rho_worst is None else f"{m.rho_worst:.2f}",
-            _percent(m.unfair_share),
-            _percent(m.utilisation),
-            str(m.preemptions),
+            *(e.policy, *[f"{e.load:g}"] * many_loads, *[str(e.seed)] * many_seeds),
+            f"[bold red]{jobs - left} of {jobs}[/]" if left else str(jobs),
+            *(NONE if figures[name] is None else forms[name](figures[name]) for _, name in _COLUMNS),
             f"{result.decision_ms_mean:.2f} ms",
         )
     return table
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
-
-
 def save_report(path: Path, results: Sequence[Result]) -> None:
     setting = results[0].experiment
-    write_report(path, [_run(result, results) for result in results], title=Path(setting.trace).name)
+    runs = [
+        Run.of(
+            result.measured,
+            label=result.experiment.policy,
+            setting={name: str(value) for name, value in asdict(result.experiment).items() if value is not None},
+            extra={"decision_ms_mean": result.decision_ms_mean, "wall_s": result.wall_s},
+        )
+        for result in results
+    ]
+    write_report(path, runs, title=Path(setting.trace).name)
     click.echo(f"report: {path}", err=True)
-
-
-def _run(result: Result, results: Sequence[Result]) -> Run:
-    setting = {name: str(value) for name, value in result.to_dict().items() if name.startswith("setting_")}
-    return Run(
-        label=result.experiment.policy,
-        setting={name.removeprefix("setting_"): value for name, value in setting.items()},
-        metrics=result.measured.summary,
-        extra={"decision_ms_mean": result.decision_ms_mean, "wall_s": result.wall_s},
-        jobs=result.measured.jobs,
-        timeline=result.measured.timeline,
-    )
 
 
 def complain_if_unfinished(results: Sequence[Result]) -> None:

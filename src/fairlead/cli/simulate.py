@@ -15,8 +15,13 @@ from fairlead.sim.experiment import run_experiment
 
 @click.command()
 @experiment_options
-@click.option("--policy", default="fifo", show_default=True, metavar="NAME[:OPTION=VALUE,...]",
-              help="A policy's name, or path/to/file.py:Class. `fairlead policies` lists them.")
+@click.option(
+    "--policy",
+    default="fifo",
+    show_default=True,
+    metavar="NAME[:OPTION=VALUE,...]",
+    help="A policy's name, or path/to/file.py:Class. `fairlead policies` lists them.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of failures and resampling.")
 @click.option("--load", type=float, default=1.0, show_default=True, help="Arrivals come so many times as fast.")
 @click.option("--journal", type=click.Path(), metavar="FILE", help="Write everything that happened to a journal.")

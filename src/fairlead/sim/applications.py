@@ -1,8 +1,9 @@
 """Analytic truths: applications of our own, each a handful of numbers, for simulations that need no data.
 
 The six built-in applications have the shape of well-known training jobs. Their numbers were fitted to the public
-profiles of the Pollux artifact (T4 GPUs, four to a node, 50 Gb/s between nodes) and rounded to two digits: root mean
-square errors of the step times are 10 to 13 %. They are stand-ins to schedule with, not measurements to quote.
+profiles of the Pollux artifact (T4 GPUs, four to a node) and rounded to two digits; step times are off by 11 to 15 %
+(root mean square), and the noise scale is the trend of a noisy curve. They are stand-ins to schedule with, not
+measurements to quote.
 
 The other GPU types are the T4 sped up by the assumed factors in GPU_TYPES; between nodes nothing changes.
 """
@@ -26,7 +27,7 @@ from fairlead.sim.truth import PACKED_SPEED, Pace, Setting
 #: The type the parameters were fitted on; also what a cluster with any other type is taken to have.
 DEFAULT_TYPE = "t4"
 
-#: Times faster than a T4 in (computing, averaging within a node): rounded from public training benchmarks.
+#: Times faster than a T4 in (computing, averaging within a node): round figures assumed, not measured.
 GPU_TYPES: dict[str, tuple[float, float]] = {"t4": (1.0, 1.0), "v100": (2.5, 4.0), "a100": (5.0, 8.0)}
 
 

@@ -68,7 +68,9 @@ class _Attempt:
     settled_at: float = 0.0
     saved_progress: float = 0.0
     saved_at: float = 0.0
-    #: None while it makes no progress: waiting, starting, rescaling, suspended or stopping.
+    #: It uses its GPUs; not while it is waiting, starting, rescaling, suspended or stopping.
+    present: bool = False
+    #: None while it makes no progress.
     pace: Pace | None = None
     #: The pace's speed after interference.
     speed: float = 0.0
@@ -224,7 +226,7 @@ class SimBackend:
     def _enter(self, job: _Attempt, events: list[Event]) -> None:
         """Begin to make progress on its GPUs, which may slow others down."""
         job_id = job.job.spec.id
-        job.settled_at = self.now
+        job.present, job.settled_at = True, self.now
         self._save(job)
         for node, gpus in job.allocation:
             for gpu in gpus:
@@ -237,9 +239,9 @@ class SimBackend:
     def _leave(self, job: _Attempt) -> None:
         """Make no more progress; whoever was slowed down speeds up."""
         job.version += 1
-        if job.pace is None:
+        if not job.present:
             return
-        job.pace, job.speed = None, 0.0
+        job.present, job.pace, job.speed = False, None, 0.0
         job_id = job.job.spec.id
         for node, gpus in job.allocation:
             for gpu in gpus:

@@ -25,13 +25,14 @@ from fairlead.core.state import State
 from fairlead.core.types import Batch, JobSpec, Node, Plan
 from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
+from fairlead.sim.alone import consolidated
 from fairlead.sim.backend import Outage, SimBackend, SimJob
 from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
 from fairlead.sim.metrics import Measured, measure
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
-from fairlead.sim.truth import Truth
+from fairlead.sim.truth import FixedDuration, Setting, Truth
 
 #: Called now and then with the share of jobs that have ended.
 Progress = Callable[[float], None]
@@ -160,8 +161,13 @@ def prepare(experiment: Experiment) -> tuple[list[SimJob], tuple[Node, ...], lis
             trace, nodes=len(nodes), mtbf_s=mtbf_h * 3600.0, repair_s=repair_h * 3600.0, seed=experiment.seed
         )
     library, costs = Library.beside(experiment.trace, experiment.profiles), CostModel.parse(experiment.costs)
-    fitting = _fitting(trace.jobs, nodes, experiment.oversized)
-    jobs = [_cast(job, truth_of(job, library), costs.of(job.model)) for job in fitting]
+    node_gpus: dict[str, int] = {}
+    for node in nodes:
+        node_gpus[node.gpu_type] = max(node.gpus, node_gpus.get(node.gpu_type, 0))
+    jobs = []
+    for job in _fitting(trace.jobs, nodes, experiment.oversized):
+        truth = truth_of(job, library, tuple(node_gpus))
+        jobs.append(_cast(job, truth, _usable_types(job, truth, node_gpus), costs.of(job.model)))
     if not jobs:
         raise InvalidSpec(f"{trace.source} has no jobs to simulate")
     return jobs, nodes, _outages(trace, nodes)
@@ -207,7 +213,22 @@ def _fitting(jobs: Sequence[TraceJob], nodes: Sequence[Node], oversized: str) ->
             )
 
 
-def _cast(job: TraceJob, truth: Truth, costs: Costs) -> SimJob:
+def _usable_types(job: TraceJob, truth: Truth, node_gpus: dict[str, int]) -> tuple[str, ...]:
+    """The GPU types a job accepts, less those it would not run on: a user knows what a model's memory needs."""
+    if isinstance(truth, FixedDuration):
+        return job.gpu_types
+    speeds = {
+        gpu_type: truth.pace(Setting(0.0, consolidated(job.gpus, node_gpus=size), gpu_type)).speed
+        for gpu_type, size in node_gpus.items()
+        if not job.gpu_types or gpu_type in job.gpu_types
+    }
+    usable = tuple(gpu_type for gpu_type, speed in speeds.items() if speed > 0)
+    if not usable:
+        raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of {' or '.join(speeds) or 'the cluster'}")
+    return job.gpu_types if len(usable) == len(speeds) else usable
+
+
+def _cast(job: TraceJob, truth: Truth, gpu_types: tuple[str, ...], costs: Costs) -> SimJob:
     estimate_s = job.estimate_s if job.estimate_s is not None else truth.remaining_s(0.0)
     spec = JobSpec(
         id=job.id,
@@ -216,7 +237,7 @@ def _cast(job: TraceJob, truth: Truth, costs: Costs) -> SimJob:
         gpus=job.gpus,
         gpus_min=job.gpus_min,
         gpus_max=job.gpus_max,
-        gpu_types=job.gpu_types,
+        gpu_types=gpu_types,
         priority=job.priority,
         weight=job.weight,
         estimate_s=estimate_s if np.isfinite(estimate_s) else None,

@@ -26,8 +26,8 @@ from fairlead.sim.traces.record import InvalidTrace
 from fairlead.sim.traces.table import listed, shown
 from fairlead.sim.truth import PACKED_SPEED, Pace, Setting
 
-#: Samples in an epoch, which neither trace nor table tells: CIFAR-10, ImageNet (cut to 100 images a class by the
-#: authors), Multi30k, Wikitext-2 (in sequences) and ML-20M (users).
+#: Samples in an epoch as Shockwave counts them, which neither trace nor table tells: CIFAR-10, ImageNet (reduced by the
+#: authors), Multi30k, Wikitext-2 and ML-20M.
 DATASETS = {"ResNet-18": 50000, "ResNet-50": 100000, "Transformer": 10000, "LM": 59675, "Recommendation": 117907}
 
 MODES = ("static", "accordion", "gns")

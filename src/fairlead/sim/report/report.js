@@ -161,16 +161,17 @@
   function legend(box, labels) {
     if (labels.length < 2) return;
     const list = htmlNode("div", { class: "legend", role: "group", "aria-label": "Policies shown" });
-    for (const label of labels) {
+    labels.forEach((label, i) => {
       const line = svgNode("svg", { width: 22, height: 8, "aria-hidden": "true" }, svgNode("line", {
         x1: 1, x2: 21, y1: 4, y2: 4, stroke: colour(label), "stroke-width": 3, "stroke-dasharray": dash(label) }));
       const button = htmlNode("button", { type: "button", "aria-pressed": String(!hidden.has(label)) }, line, label);
       button.addEventListener("click", () => {
         if (!hidden.delete(label)) hidden.add(label);
         draw();
+        box.querySelectorAll(".legend button")[i].focus();
       });
       list.append(button);
-    }
+    });
     box.append(list);
   }
   const nothing = (box) => box.replaceChildren(htmlNode("p", { class: "empty" }, "Nothing to show here."));
@@ -296,7 +297,7 @@
     const svg = svgNode("svg", { viewBox: `0 0 ${full} ${height + BOTTOM}`, role: "img", "aria-label": `${label}: which job held which GPU, from ${duration(g.from)} to ${duration(g.to)}` });
     box.replaceChildren(svg);
     const width = full - left - RIGHT, axis = timeAxis(g.to - g.from, width);
-    const [size, name] = unitFor(g.to - g.from), first = Math.ceil(g.from / size - 1e-9);
+    const [size, name] = unitFor(g.to - g.from);
     const step = niceStep((g.to - g.from) / size, Math.max(3, Math.min(10, Math.floor(width / 75))));
     const x = (t) => left + axis.of(t - g.from);
     const back = svgNode("g", { class: "axis" }), tops = [];
@@ -311,7 +312,7 @@
       for (let i = 0; i < n; i++) tops.push({ y: top + i * row, node: text, gpu: i });
       top += n * row + gap;
     }
-    for (let t = Math.ceil(first / step) * step; t * size <= g.to * 1.0001; t += step) {
+    for (let t = Math.ceil(g.from / size / step - 1e-9) * step; t * size <= g.to * 1.0001; t += step) {
       back.append(svgNode("line", { x1: x(t * size), x2: x(t * size), y1: height, y2: height + 4, class: "base" }),
         svgNode("text", { x: x(t * size), y: height + 19, "text-anchor": "middle" }, trim(t)));
     }
@@ -319,7 +320,7 @@
     const bars = svgNode("g", { class: "bars-g" });
     g.bars.forEach(([at, n, from, to, job], i) => bars.append(svgNode("rect", {
       x: x(from).toFixed(2), y: tops[at].y, width: Math.max(0.7, x(to) - x(from)).toFixed(2), height: n * row,
-      fill: `var(--c${job % 8})`, "fill-opacity": [0.95, 0.7, 0.5][Math.floor(job / 8) % 3], "data-bar": i })));
+      fill: `var(--c${g.jobs[job][1] % 8})`, "fill-opacity": [0.95, 0.7, 0.5][Math.floor(g.jobs[job][1] / 8)], "data-bar": i })));
     svg.append(back, bars);
     pointAt(bars, g, tops);
   }
@@ -334,7 +335,7 @@
         bars.classList.add("picked");
         g.bars.forEach((other, i) => bars.children[i].classList.toggle("on", other[4] === job));
       }
-      showTip(event, g.jobs[job], [[`${node}, GPU ${n > 1 ? `${gpu} to ${gpu + n - 1}` : gpu}`, ""], [`${duration(from)} to ${duration(to)}`, duration(to - from)]]);
+      showTip(event, g.jobs[job][0], [[`${node}, GPU ${n > 1 ? `${gpu} to ${gpu + n - 1}` : gpu}`, ""], [`${duration(from)} to ${duration(to)}`, duration(to - from)]]);
     });
     bars.addEventListener("pointerleave", () => { picked = -1; bars.classList.remove("picked"); hideTip(); });
   }
@@ -354,6 +355,7 @@
   const select = document.getElementById("case");
   if (select) {
     current = +select.value;
+    document.querySelectorAll("caption").forEach((caption) => caption.classList.add("sr"));
     select.addEventListener("change", () => { current = +select.value; draw(); });
   }
   let lastWidth = 0, waiting = 0;

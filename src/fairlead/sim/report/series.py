@@ -11,6 +11,9 @@ import numpy as np
 from fairlead.sim.report.runs import Case, Entry, Run
 from fairlead.sim.timeline import Floats, Ints, Timeline
 
+#: Colours of bars: eight hues, three strengths. A job has the same under every policy.
+_SHADES = 24
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -125,7 +128,7 @@ def gantt(run: Run, timeline: Timeline, budget: Budget) -> dict[str, Any] | None
     zero = timeline.start_s
     return {
         "nodes": [[node.id[:40], node.gpus] for node in nodes],
-        "jobs": [_name(run, timeline, job) for job in numbers],
+        "jobs": [[_name(run, timeline, job), job % _SHADES] for job in numbers],
         "bars": [
             [
                 rows[int(n)] + int(g),

@@ -1,7 +1,7 @@
 """What a trace is, whatever file it came from: jobs, and optionally nodes and their failures.
 
 A reader turns one public format into these records; nothing after the reader knows the format.
-A record holds facts only. Which truth model brings a job to life is decided in `sim/truth.py` from
+A record holds facts only. Which truth model brings a job to life is decided in `sim/casting.py` from
 the fields present: a duration, or steps of a known model, or an application profile.
 """
 

@@ -1,0 +1,92 @@
+"""The report in a real browser, where there is one: it draws, fits, answers the pointer and does not complain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from headless import Page, find_browser
+from small_worlds import InOrder, Restless, alone, simulate
+
+from fairlead.core.loop import Cadence, Policy
+from fairlead.core.types import JobSpec, Node
+from fairlead.sim.backend import SimJob
+from fairlead.sim.costs import DEFAULT
+from fairlead.sim.metrics import measure
+from fairlead.sim.report import Run, write_report
+from fairlead.sim.truth import FixedDuration
+
+BROWSER = find_browser()
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH; install it to test the report in a browser"),
+]
+
+NODES = [Node(f"a-node-with-a-rather-long-name-{i}", 8) for i in range(4)]
+LONG = "a-policy:with=many,options=and,a=very,long=name"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    policies: dict[str, tuple[Policy, Cadence]] = {
+        "fifo": (InOrder(), Cadence()),
+        LONG: (Restless(), Cadence(period_s=5000.0, on_events=False)),
+        "<script>alert(1)</script>": (InOrder(), Cadence(period_s=600.0, on_events=False)),
+    }
+    runs = []
+    for load in (0.5, 1.0):
+        specs = [JobSpec(id=f"job-{i}", name="<img src=x>", gpus=1 + i % 5) for i in range(80)]
+        jobs = [
+            SimJob(s, 400.0 * i / load, FixedDuration(900.0 + 97 * i, s.gpus), DEFAULT) for i, s in enumerate(specs)
+        ]
+        jobs.append(SimJob(JobSpec(id="stuck" * 30, gpus=99), 0.0 if load < 1 else 9e4, FixedDuration(1.0, 99)))
+        for label, (policy, cadence) in policies.items():
+            result = measure(simulate(jobs, NODES, policy=policy, cadence=cadence), alone_s=alone(jobs))
+            setting = {"trace": "x" * 90, "load": str(load), "cadence": str(cadence)}
+            runs.append(Run.of(result, label=label, setting=setting, extra={"decision_ms_mean": 1.25}))
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(path, runs, "A title that is " + "long, " * 20)
+    return path
+
+
+@pytest.fixture(params=[(1280, False), (1280, True), (390, False), (390, True)], ids=lambda p: f"{p[0]}-{p[1]}")
+def page(request: pytest.FixtureRequest, report: Path, tmp_path: Path) -> Iterator[Page]:
+    assert BROWSER is not None
+    width, dark = request.param
+    with Page(BROWSER, tmp_path / "profile", width=width, dark=dark) as page:
+        page.open(report)
+        yield page
+
+
+def test_a_report_draws_fits_and_answers_without_a_complaint(page: Page) -> None:
+    width = page.evaluate("innerWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for chart in ("jct", "rho", "queue", "gpus", "gantt", "sweep"):
+        assert page.evaluate(f"document.querySelectorAll('#{chart} .chart > svg').length") == 1, chart
+    assert page.evaluate("document.querySelectorAll('#jct .curve').length") == 3
+    assert page.evaluate("document.querySelectorAll('#gantt .bars-g rect').length") > 50
+    assert page.evaluate("document.querySelectorAll('[data-case]:not([hidden])').length") == 1
+
+    # The pointer over a chart and over a bar tells what is there.
+    for target in ("#jct .chart svg rect", "#gantt .bars-g rect"):
+        page.evaluate(f"document.querySelector('{target}').scrollIntoView({{block: 'center'}})")
+        page.settle()
+        box = page.evaluate(f"JSON.parse(JSON.stringify(document.querySelector('{target}').getBoundingClientRect()))")
+        page.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        assert page.evaluate("document.getElementById('tip').hidden") is False, target
+    assert "job-" in page.evaluate("document.getElementById('tip').textContent")
+
+    # Legends, tabs and the choice of a setting redraw everything.
+    page.evaluate("document.querySelector('#jct .legend button').click()")
+    assert page.evaluate("document.querySelectorAll('#jct .curve').length") == 2
+    page.evaluate("document.querySelectorAll('#gantt .tabs button')[1].click()")
+    assert page.evaluate("document.querySelector('#gantt [aria-selected=true]').textContent") == LONG
+    page.evaluate("const s = document.getElementById('case'); s.value = 0; s.dispatchEvent(new Event('change'))")
+    assert page.evaluate("document.querySelector('[data-case]:not([hidden])').dataset.case") == "0"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("getComputedStyle(document.body).color") != page.evaluate(
+        "getComputedStyle(document.body).backgroundColor"
+    )
+    assert page.complaints == []
