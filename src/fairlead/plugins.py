@@ -78,7 +78,8 @@ def _from_file(path: Path, name: str) -> type:
         raise InvalidSpec(f"there is no policy file {path}")
     module_name = f"fairlead_policy_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    assert spec is not None, "a .py file has a spec"
+    assert spec.loader is not None, "and a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up
     try:

@@ -57,6 +57,7 @@ def page(request: pytest.FixtureRequest, report: Path, tmp_path: Path) -> Iterat
     width, dark = request.param
     with Page(BROWSER, tmp_path / "profile", width=width, dark=dark) as page:
         page.open(report)
+        assert page.evaluate("innerWidth") == width  # a phone zooms out if something is wider than it is
         yield page
 
 
@@ -86,7 +87,4 @@ def test_a_report_draws_fits_and_answers_without_a_complaint(page: Page) -> None
     page.evaluate("const s = document.getElementById('case'); s.value = 0; s.dispatchEvent(new Event('change'))")
     assert page.evaluate("document.querySelector('[data-case]:not([hidden])').dataset.case") == "0"
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("getComputedStyle(document.body).color") != page.evaluate(
-        "getComputedStyle(document.body).backgroundColor"
-    )
     assert page.complaints == []

@@ -165,6 +165,12 @@ def test_seeds_are_averaged_and_loads_become_cases_and_a_sweep() -> None:
     parsed(page)
 
 
+def test_a_figure_that_is_no_number_is_shown_as_missing() -> None:
+    page = render([replace(run_of("fifo"), extra={"wall_s": float("nan"), "solver_gap_share": None})], "t")
+    assert page.count("<td>n/a</td>") == 2
+    assert "nan" not in page.split("</table>")[0].split("<table>")[1]
+
+
 def test_a_setting_that_each_policy_has_of_its_own_is_a_row_and_no_case() -> None:
     runs = [run_of("fifo", cadence="event"), run_of("gavel", cadence="360s")]
     assert len(cases_of(runs)) == 1
@@ -176,10 +182,9 @@ def test_a_report_of_no_runs_or_into_no_folder_is_refused_and_leaves_nothing(tmp
         write_report(tmp_path / "r.html", [], "t")
     with pytest.raises(FileNotFoundError):
         write_report(tmp_path / "missing" / "r.html", [run_of("fifo")], "t")
-    bad = replace(run_of("fifo"), extra={"wall_s": float("nan")})
-    write_report(tmp_path / "r.html", [replace(bad, extra={})], "before")
-    with pytest.raises(AttributeError):
-        write_report(tmp_path / "r.html", [replace(bad, metrics=None)], "after")  # type: ignore[arg-type]
+    write_report(tmp_path / "r.html", [run_of("fifo")], "before")
+    with pytest.raises(UnicodeEncodeError):
+        write_report(tmp_path / "r.html", [run_of("fifo")], "after \ud800")
     assert "before" in (tmp_path / "r.html").read_text(encoding="utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
@@ -288,5 +293,5 @@ def test_numbers_carry_no_false_precision() -> None:
     assert [percent(x).replace("\u00a0", " ") for x in (0, 0.012, 0.853, 1)] == ["0 %", "1.2 %", "85 %", "100 %"]
     assert listing(["a"]) == "a"
     assert listing(["a", "b", "c"]) == "a, b and c"
-    assert listing(["a", "b", "c"], 2) == "a, b and 1 others"
+    assert listing(["a", "b", "c"], 2) == "a, b and 1 other"
     assert (extra_row("solver_ms").label, extra_row("solve_s").label) == ("solver, ms", "solve")

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from fairlead.cli.trace import trace as command
+from fairlead.sim.experiment import Experiment, run_experiment
 from fairlead.sim.traces import read_trace
 
 
@@ -144,3 +145,21 @@ def test_every_option_is_documented():
             if parameter.param_type_name == "option":
                 assert parameter.help, f"{name}: {parameter.opts}"
         assert help_text
+
+
+def test_sample_maps_jobs_onto_applications_that_can_be_simulated(tmp_path):
+    runner = CliRunner()
+    workload, mapped = str(tmp_path / "w.jsonl"), str(tmp_path / "m.jsonl")
+    assert runner.invoke(command, ["generate", workload, "--jobs", "20", "--gpus", "16"]).exit_code == 0
+    made = runner.invoke(command, ["sample", workload, mapped, "--applications", "small-cnn,recommender"])
+    assert made.exit_code == 0, made.output
+    assert {job.model for job in read_trace(mapped).jobs} <= {"small-cnn", "recommender"}
+    assert run_experiment(Experiment(trace=mapped, policy="fifo", cluster="4x4")).measured.summary.unfinished == 0
+
+
+def test_sample_suggests_an_application_for_a_wrong_name(tmp_path):
+    runner = CliRunner()
+    assert runner.invoke(command, ["generate", str(tmp_path / "w.jsonl"), "--jobs", "5"]).exit_code == 0
+    made = runner.invoke(command, ["sample", str(tmp_path / "w.jsonl"), "-", "--applications", "smal-cnn"])
+    assert made.exit_code == 2
+    assert "did you mean 'small-cnn'" in made.output

@@ -12,6 +12,8 @@ from rich.console import Console
 
 from fairlead.cli.errors import reports_errors
 from fairlead.core.errors import InvalidSpec
+from fairlead.plugins import did_you_mean
+from fairlead.sim.applications import APPLICATIONS, GoodputTruth
 from fairlead.sim.traces import READERS, Trace, read_trace, reshape
 from fairlead.sim.traces.canonical import to_csv, to_jsonl
 from fairlead.sim.traces.describe import as_table
@@ -117,12 +119,17 @@ def convert(trace_path: str, out: str, format: str | None, to: str | None) -> No
 @click.option("--jobs", type=click.IntRange(min=1), help="Keep this many jobs, the first ones; or draw as many.")
 @click.option("--resample", "resampled", is_flag=True, help="Draw jobs with replacement instead of taking the first.")
 @click.option("--load", type=float, help="Divide the times between arrivals by this: 2 doubles the load.")
+@click.option(
+    "--applications",
+    metavar="NAMES",
+    help=f"Replace jobs by applications of about their GPU-time: all, or some of {', '.join(APPLICATIONS)}.",
+)
 @click.option("--deadlines", type=numbers, help="Give deadlines of these multiples of the duration, like 1.5,2,4.")
 @click.option("--elastic", type=pairs("shrink", "grow"), help="Make jobs elastic, like shrink=0.5,grow=2.")
 @click.option("--failures", type=pairs("mtbf_h", "repair_h"), help="Let nodes fail, like mtbf_h=500,repair_h=2.")
 @click.option("--nodes", type=click.IntRange(min=1), help="How many nodes may fail; the trace's own if left out.")
 @SEED
-@reports_errors
+@reports_errors  # fmt: skip
 def sample(  # one parameter per option is click's way
     trace_path: str,
     out: str,
@@ -134,6 +141,7 @@ def sample(  # one parameter per option is click's way
     jobs: int | None,
     resampled: bool,
     load: float | None,
+    applications: str | None,
     deadlines: tuple[float, ...] | None,
     elastic: dict[str, float] | None,
     failures: dict[str, float] | None,
@@ -152,6 +160,8 @@ def sample(  # one parameter per option is click's way
         made = reshape.first(made, jobs)
     if load is not None:
         made = reshape.scale_load(made, load)
+    if applications is not None:
+        made = reshape.map_applications(made, _gpu_s(applications), seed=seed)
     if deadlines is not None:
         made = reshape.add_deadlines(made, deadlines, seed=seed)
     if elastic is not None:
@@ -159,6 +169,15 @@ def sample(  # one parameter per option is click's way
     if failures is not None:
         made = _with_failures(made, failures, nodes, seed)
     _write(made, out, to)
+
+
+def _gpu_s(names: str) -> dict[str, float]:
+    """GPU-seconds of built-in applications, each alone on one GPU."""
+    chosen = list(APPLICATIONS) if names == "all" else names.split(",")
+    for name in chosen:
+        if name not in APPLICATIONS:
+            raise InvalidSpec(f"there is no application {name!r}{did_you_mean(name, APPLICATIONS)}")
+    return {name: GoodputTruth(APPLICATIONS[name]).remaining_s(0.0) for name in chosen}
 
 
 @trace.command()

@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.types import LARGEST
 
 
 def encode(value: Any) -> Any:
@@ -83,7 +84,7 @@ def _decode_dataclass(cls: type, value: Any, place: str) -> Any:
         raise InvalidSpec(f"{place}: {error}") from None
 
 
-_WANTED = {float: "a finite number", int: "a whole number", bool: "true or false", str: "a string"}
+_WANTED = {float: "a finite number", int: f"a whole number up to {LARGEST}", bool: "true or false", str: "a string"}
 
 
 def _decode_scalar(hint: Any, value: Any, place: str) -> Any:
@@ -94,7 +95,7 @@ def _decode_scalar(hint: Any, value: Any, place: str) -> Any:
             number = math.inf
         if math.isfinite(number):
             return number
-    elif hint in _WANTED and type(value) is hint:
+    elif hint in _WANTED and type(value) is hint and (hint is not int or abs(value) <= LARGEST):
         return value
     raise InvalidSpec(f"{place} is {value!r}; expected {_WANTED.get(hint, str(hint))}")
 

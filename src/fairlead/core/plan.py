@@ -43,7 +43,7 @@ def _check_job(view: Snapshot, job_id: str, allocation: Allocation) -> None:
     spec = job.spec
     if not spec.least <= allocation.total <= spec.most:
         raise InvalidPlan(
-            f"job {job_id} gets {allocation.total} GPUs; it runs on {spec.least} to {spec.most} (leave it out to stop it)"
+            f"job {job_id} gets {allocation.total} GPUs; it runs on {spec.least} to {spec.most}; to stop it, omit it"
         )
     types = set()
     here = {node: set(gpus) for node, gpus in job.allocation}

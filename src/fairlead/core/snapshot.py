@@ -214,33 +214,30 @@ class Table:
 
 
 class NodeTable:
-    """The columns of the nodes, kept current. Nodes never leave it; a lost one has no free GPUs. Only `State` writes."""
+    """The columns of the nodes, kept current. A lost node stays, with no free GPUs. Only `State` writes to it."""
 
     def __init__(self) -> None:
         self._row: dict[str, int] = {}
         self._ids: tuple[str, ...] = ()
         self._types: dict[str, int] = {}
-        self._type_N = np.zeros(0, dtype=np.int64)
-        self._size_N = np.zeros(0, dtype=np.int64)  # 0 while nothing new may be placed
-        self._used_N = np.zeros(0, dtype=np.int64)
+        self._cells_CN = np.zeros((3, 64), dtype=np.int64)  # GPU type; size, 0 while nothing new may be placed; used
         self.version = 0
 
     def put(self, node: Node) -> None:
         self.version += 1
         row = self._row.setdefault(node.id, len(self._row))
-        if row == len(self._type_N):
-            self._ids = (*self._ids, node.id)
-            self._type_N, self._size_N, self._used_N = (
-                np.append(column, 0) for column in (self._type_N, self._size_N, self._used_N)
-            )
-        self._type_N[row] = self._types.setdefault(node.gpu_type, len(self._types))
-        self._size_N[row] = node.gpus if node.open else 0
+        if row == self._cells_CN.shape[1]:
+            self._cells_CN = np.concatenate([self._cells_CN, np.zeros_like(self._cells_CN)], axis=1)
+        self._cells_CN[0, row] = self._types.setdefault(node.gpu_type, len(self._types))
+        self._cells_CN[1, row] = node.gpus if node.open else 0
 
     def use(self, node_id: str, gpus: int) -> None:
         """So many more GPUs of the node are taken (fewer, if negative)."""
         self.version += 1
-        self._used_N[self._row[node_id]] += gpus
+        self._cells_CN[2, self._row[node_id]] += gpus
 
     def columns(self) -> NodeColumns:
-        free_N = np.maximum(0, self._size_N - self._used_N)
-        return NodeColumns(self._ids, free_N, self._type_N.copy(), tuple(self._types))
+        if len(self._ids) < len(self._row):
+            self._ids = tuple(self._row)
+        type_N, size_N, used_N = self._cells_CN[:, : len(self._ids)]
+        return NodeColumns(self._ids, np.maximum(0, size_N - used_N), type_N.copy(), tuple(self._types))

@@ -78,6 +78,7 @@ class State:
         #: The latest time any message carried. Never goes back, even if a message does.
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
+        self._nodes_view: dict[str, Node] | None = None  # a copy for snapshots, void once a node changes
         #: Every job whose phase is not final, in order of arrival.
         self.live: dict[str, Job] = {}
         self.finished: dict[str, Job] = {}
@@ -111,10 +112,12 @@ class State:
         return self._allocations == plan.allocations and len(self.live) == len(self._schedulable)
 
     def snapshot(self) -> Snapshot:
+        if self._nodes_view is None:
+            self._nodes_view = self.nodes.copy()
         return Snapshot(
             now=self.now,
             jobs=self._schedulable.copy(),
-            nodes=self.nodes.copy(),
+            nodes=self._nodes_view,
             allocations=self._allocations.copy(),
             assigned=self._assigned.masks.copy(),
             held=self._held.masks.copy(),
@@ -155,7 +158,7 @@ class State:
             raise InvalidTransition(f"job id {spec.id!r} is taken by another job; submit under a new id")
         at = max(self.now, event.at)
         self._remember(spec.id, event)
-        self._put(Job(spec=spec, submitted_at=at, since=at, accounted_at=at))
+        self._index(None, Job(spec=spec, submitted_at=at, since=at, accounted_at=at))
         return True
 
     def _cancel(self, event: JobCancelled) -> bool:
@@ -278,48 +281,48 @@ class State:
         changes["accounted_at"] = now
         if changes.get("phase", job.phase) is not job.phase:
             changes["since"] = now
-        self._drop_allocations(job)
-        self._put(replace(job, **changes))
+        self._index(job, replace(job, **changes))
+
+    def _index(self, old: Job | None, new: Job) -> None:
+        """Let every index know that `old` has become `new`."""
+        job_id, schedulable = new.spec.id, not (new.phase.final or new.cancelled)
+        if new.phase.final:
+            self.live.pop(job_id, None)
+            self.finished[job_id] = new
+        else:
+            self.live[job_id] = new
+        if schedulable:
+            self._schedulable[job_id] = new
+            self._table.put(new)
+        elif self._schedulable.pop(job_id, None) is not None:
+            self._table.drop(job_id)
+        was_held = (NOTHING, NOTHING) if old is None else (old.allocation, old.releasing)
+        for before, after in zip(was_held, (new.allocation, new.releasing), strict=True):
+            if before is not after:
+                self._held.remove(before)
+                self._held.add(after)
+        self._assign(
+            job_id,
+            NOTHING if old is None or old.cancelled else old.allocation,
+            new.allocation if schedulable else NOTHING,
+        )
+
+    def _assign(self, job_id: str, before: Allocation, after: Allocation) -> None:
+        if before is after:
+            return
+        for node, gpus in self._assigned.remove(before):
+            self._node_table.use(node, -gpus)
+        for node, gpus in self._assigned.add(after):
+            self._node_table.use(node, gpus)
+        if after:
+            self._allocations[job_id] = after
+        else:
+            self._allocations.pop(job_id, None)
 
     def _put_node(self, node: Node) -> None:
         self.nodes[node.id] = node
+        self._nodes_view = None
         self._node_table.put(node)
-
-    def _put(self, job: Job) -> None:
-        job_id = job.spec.id
-        if job.phase.final:
-            self.live.pop(job_id, None)
-            self.finished[job_id] = job
-        else:
-            self.live[job_id] = job
-            self._held.add(job.allocation)
-            self._held.add(job.releasing)
-        if job.phase.final or job.cancelled:
-            if self._schedulable.pop(job_id, None) is not None:
-                self._table.drop(job_id)
-            self._allocations.pop(job_id, None)
-            return
-        self._schedulable[job_id] = job
-        self._table.put(job)
-        if job.allocation:
-            self._allocations[job_id] = job.allocation
-            self._assign(job.allocation, 1)
-        else:
-            self._allocations.pop(job_id, None)
-
-    def _drop_allocations(self, job: Job) -> None:
-        self._held.remove(job.allocation)
-        self._held.remove(job.releasing)
-        if not job.cancelled:
-            self._assign(job.allocation, -1)
-
-    def _assign(self, allocation: Allocation, sign: int) -> None:
-        if not allocation:
-            return
-        before = [self._assigned.masks.get(node, 0).bit_count() for node in allocation.nodes]
-        (self._assigned.add if sign > 0 else self._assigned.remove)(allocation)
-        for node, used in zip(allocation.nodes, before, strict=True):
-            self._node_table.use(node, self._assigned.masks[node].bit_count() - used)
 
     # -- refusing ------------------------------------------------------------------------------------------------
 
@@ -357,14 +360,20 @@ class Occupancy:
     def shared(self) -> bool:
         return bool(self._extra)
 
-    def add(self, allocation: Allocation) -> None:
+    def add(self, allocation: Allocation) -> list[tuple[str, int]]:
+        """Take the GPUs; returns how many were free until now, by node."""
+        taken = []
         for node, mask in allocation.masks:
-            taken = self.masks.get(node, 0)
-            for gpu in _bits(taken & mask):
+            before = self.masks.get(node, 0)
+            for gpu in _bits(before & mask):
                 self._extra[node, gpu] = self._extra.get((node, gpu), 0) + 1
-            self.masks[node] = taken | mask
+            self.masks[node] = before | mask
+            taken.append((node, (mask & ~before).bit_count()))
+        return taken
 
-    def remove(self, allocation: Allocation) -> None:
+    def remove(self, allocation: Allocation) -> list[tuple[str, int]]:
+        """Give the GPUs back; returns how many are free from now on, by node."""
+        freed = []
         for node, mask in allocation.masks:
             if self._extra:
                 for gpu in _bits(mask):
@@ -373,6 +382,8 @@ class Occupancy:
                         if extra > 1:
                             self._extra[node, gpu] = extra - 1
             self.masks[node] &= ~mask
+            freed.append((node, mask.bit_count()))
+        return freed
 
 
 def _bits(mask: int) -> list[int]:

@@ -35,6 +35,12 @@ class Phase(StrEnum):
 
 FINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED})
 
+#: The largest whole number that a float, and so a column of a snapshot, holds exactly.
+LARGEST = 2**53
+
+#: More GPUs than any node has: allocations are also bit masks, and a mask must stay small.
+MOST_GPUS = 2**16
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -90,11 +96,13 @@ class JobSpec:
             object.__setattr__(self, "gpus_min", self.gpus)
         if self.gpus_max is None:
             object.__setattr__(self, "gpus_max", self.gpus)
-        if not 1 <= self.least <= self.gpus <= self.most:
+        if not 1 <= self.least <= self.gpus <= self.most <= LARGEST:
             raise InvalidSpec(
                 f"job {self.id}: GPUs are min {self.least}, requested {self.gpus}, max {self.most}; "
                 "expected 1 <= min <= requested <= max"
             )
+        if abs(self.priority) > LARGEST:
+            raise InvalidSpec(f"job {self.id}: priority is {self.priority}; expected at most {LARGEST} either way")
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise InvalidSpec(f"job {self.id}: weight is {self.weight}; expected a positive number")
         for name in ("estimate_s", "deadline", "budget"):
@@ -130,8 +138,8 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.id or self.gpus < 1:
-            raise InvalidSpec(f"node {self.id!r} has {self.gpus} GPUs; expected an id and at least 1 GPU")
+        if not self.id or not 1 <= self.gpus <= MOST_GPUS:
+            raise InvalidSpec(f"node {self.id!r} has {self.gpus} GPUs; expected an id and 1 to {MOST_GPUS} GPUs")
         if not (math.isfinite(self.price_per_hour) and self.price_per_hour >= 0):
             raise InvalidSpec(f"node {self.id!r}: the price per hour is {self.price_per_hour}; expected at least 0")
 
@@ -163,7 +171,7 @@ class Allocation:
         for node, gpus in self.shares:
             mask, last_gpu = 0, -1
             for gpu in gpus:
-                if gpu <= last_gpu:
+                if not last_gpu < gpu < MOST_GPUS:
                     break
                 mask, last_gpu = mask | 1 << gpu, gpu
             else:
@@ -193,7 +201,7 @@ class Allocation:
 
     def __or__(self, other: Allocation) -> Allocation:
         if not self or not other:
-            return self if not other else other
+            return other or self
         mine, theirs = dict(self.shares), dict(other.shares)
         return Allocation.of({node: {*mine.get(node, ()), *theirs.get(node, ())} for node in mine | theirs})
 

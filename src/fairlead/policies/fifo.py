@@ -1,4 +1,4 @@
-"""First come, first served: strictly, and with backfill. Neither preempts; both give a job exactly what it asked for."""
+"""First come, first served: strictly, and with backfill. Neither preempts; a job gets exactly what it asked for."""
 
 from __future__ import annotations
 

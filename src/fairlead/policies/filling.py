@@ -32,7 +32,7 @@ def nobody_waits(view: Snapshot) -> bool:
 
 
 def start_waiting(view: Snapshot, queue_J: Indices, *, skip: bool, room: Room | None = None) -> dict[str, Allocation]:
-    """Everyone stays; waiting jobs start in the order of `queue_J`. Without `skip` the first that does not fit ends it."""
+    """Everyone stays; waiting jobs start in the order given. Without `skip` the first that does not fit ends it."""
     allocations = dict(view.allocations)
     if len(queue_J):
         ids = view.columns.ids
@@ -47,16 +47,18 @@ def _fitting(view: Snapshot, room: Room, queue_J: Indices, *, skip: bool) -> Ite
     demand_Q = view.columns.demand_J[queue_J]
     place = 0
     while place < len(queue_J):
+        if (allocation := room.take(*demands[demand_Q[place]])) is not None:
+            yield int(queue_J[place]), allocation
+            place += 1
+            continue
+        if not skip or room.free() == 0:
+            return
         fits_D = np.array([room.free(types) >= gpus for gpus, types in demands])
-        fits_Q = fits_D[demand_Q[place:]] if skip else fits_D[demand_Q[place : place + 1]]
-        hop = int(fits_Q.argmax())
+        fits_Q = fits_D[demand_Q[place:]]
+        hop = int(fits_Q.argmax())  # the next job that fits, over however many that don't
         if not fits_Q[hop]:
             return
         place += hop
-        allocation = room.take(*demands[demand_Q[place]])
-        assert allocation is not None, "the demand fits"
-        yield int(queue_J[place]), allocation
-        place += 1
 
 
 def run_first(view: Snapshot, order_J: Indices) -> tuple[dict[str, Allocation], Indices]:
@@ -107,7 +109,7 @@ def _choose(view: Snapshot, order_J: Indices) -> Indices:
 
 
 def _choose_by_type(view: Snapshot, order_J: Indices) -> Indices:
-    """The same over several GPU types: a running job counts against its own type, a waiting one takes the first with room."""
+    """The same over several GPU types: a job that runs keeps its type, one that waits takes the first with room."""
     columns, nodes = view.columns, view.node_columns
     left = {t: int(nodes.free_N[nodes.type_N == kind].sum()) for kind, t in enumerate(nodes.gpu_types)}
     type_of = {job_id: view.nodes[allocation.nodes[0]].gpu_type for job_id, allocation in view.allocations.items()}

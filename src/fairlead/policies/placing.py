@@ -18,11 +18,13 @@ class Room:
         columns = view.node_columns
         self._view, self._ids, self._types = view, columns.ids, columns.gpu_types
         self._type_N = columns.type_N
-        self._free_N = columns.free_N
+        self._free_N = columns.free_N.copy()  # the snapshot keeps its own
         self._taken: dict[str, int] = {}  # masks of the nodes this plan touched; others are in view.assigned
         self._row: dict[str, int] | None = None
-        per_type = np.bincount(self._type_N, weights=self._free_N, minlength=len(self._types))
-        self._free = {name: int(count) for name, count in zip(self._types, per_type, strict=True)}
+        self._free = {
+            name: int(self._free_N.sum() if len(self._types) == 1 else self._free_N[self._type_N == kind].sum())
+            for kind, name in enumerate(self._types)
+        }
 
     def free(self, types: tuple[str, ...] = ()) -> int:
         """The most GPUs one job that accepts these types could get: they are never mixed."""
@@ -31,10 +33,9 @@ class Room:
     def take(self, gpus: int, types: tuple[str, ...] = ()) -> Allocation | None:
         """So many GPUs of one accepted type, on the fewest nodes; None if there are not enough."""
         fitting = [t for t in types or self._types if self._free.get(t, 0) >= gpus]
-        options = [(self._nodes_for(gpus, t), t) for t in fitting]
-        if not options:
+        if not fitting:
             return None
-        rows, gpu_type = options[0] if len(options) == 1 else min(options, key=lambda option: len(option[0]))
+        rows, gpu_type = min(((self._nodes_for(gpus, t), t) for t in fitting), key=lambda option: len(option[0]))
         shares: dict[str, list[int]] = {}
         left = gpus
         for row in rows:

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Columns, Floats, Snapshot
@@ -90,12 +89,14 @@ class Tiresias:
             self._forgiven[columns.ids[job]] = float(columns.service_gpu_s_J[job])
         for job_id in self._forgiven.keys() - view.jobs.keys():
             del self._forgiven[job_id]
-        return columns.service_gpu_s_J - np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
+        return columns.service_gpu_s_J - self._forgiven_J(columns)
+
+    def _forgiven_J(self, columns: Columns) -> Floats:
+        return np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
 
     def _promotion_at(self, columns: Columns) -> Floats:
         """When each waiting job has waited `promote` times as long as it ran since its last promotion."""
-        forgiven_J = np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
-        ran_s_J = (columns.service_gpu_s_J - forgiven_J) / columns.gpus_J
+        ran_s_J = (columns.service_gpu_s_J - self._forgiven_J(columns)) / columns.gpus_J
         waits_J = (columns.held_J == 0) & (ran_s_J > 0)
         promotion_at: Floats = np.where(waits_J, columns.last_ran_at_J + self.promote * ran_s_J, math.inf)
         return promotion_at

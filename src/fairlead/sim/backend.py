@@ -63,6 +63,7 @@ class _Attempt:
     allocation: Allocation = NOTHING
     cancelled: bool = False
     suspended: bool = False
+    failures: int = 0
     #: Progress at `settled_at`, and what a lost node would leave of it, saved at `saved_at`.
     progress: float = 0.0
     settled_at: float = 0.0
@@ -109,6 +110,7 @@ class SimBackend:
         self._nodes = {node.id: node for node in nodes}
         self._jobs: dict[str, _Attempt] = {job.spec.id: _Attempt(job) for job in jobs}
         self._idle_ticks = 0
+        self._outbox: list[Event] = []  # what happened and was not delivered yet
         self._spread: dict[str, set[str]] = {}  # node -> jobs on several nodes that run there
         self._users: dict[tuple[str, int], list[str]] = {}  # GPU -> jobs that run on it
         events: list[Event] = [NodeJoined(0.0, node) for node in nodes]
@@ -125,17 +127,17 @@ class SimBackend:
     # -- the Backend protocol ------------------------------------------------------------------------------------
 
     def wait(self, until: float) -> list[Event] | None:
-        if not self._jobs:
-            return None
-        events: list[Event] = []
-        while not events:
+        while not self._outbox:
+            if not self._jobs:
+                return None
             self._drop_void()
             if not self._heap or self._heap[0][0] > until:
                 return self._tick(until)
             self.now = self._heap[0][0]
             while self._heap and self._heap[0][0] <= self.now:
-                self._happen(*heapq.heappop(self._heap)[2:], events)
+                self._happen(*heapq.heappop(self._heap)[2:])
         self._idle_ticks = 0
+        events, self._outbox = self._outbox, []
         return events
 
     def execute(self, command: Command) -> None:
@@ -173,29 +175,29 @@ class SimBackend:
         self.now = until
         return [Tick(until)]
 
-    def _happen(self, what: Event | str, job_id: str, version: int, events: list[Event]) -> None:
+    def _happen(self, what: Event | str, job_id: str, version: int) -> None:
         if not isinstance(what, str):
             self._meet(what)
-            events.append(what)
+            self._outbox.append(what)
             return
         job = self._jobs.get(job_id)
         if job is None or job.version != version:
             return
         if what == _BOUNDARY:
-            self._cross(job, events)
+            self._cross(job)
         elif what == _REPORT:
             self._settle(job)
-            self._report(job, events)
+            self._report(job)
         elif what == _STOPPED:
             job.allocation = NOTHING
-            events.append(JobStopped(self.now, job_id, job.attempt))
+            self._outbox.append(JobStopped(self.now, job_id, job.attempt))
             if job.cancelled:
                 del self._jobs[job_id]
         else:
             done = JobStarted if what == _STARTED else JobRescaled
-            events.append(done(self.now, job_id, job.attempt))
+            self._outbox.append(done(self.now, job_id, job.attempt))
             if job.allocation:
-                self._enter(job, events)
+                self._enter(job)
 
     def _meet(self, event: Event) -> None:
         """What an outside event does to the jobs in this world."""
@@ -211,7 +213,7 @@ class SimBackend:
                 if job.cancelled:
                     del self._jobs[job.job.spec.id]
 
-    def _cross(self, job: _Attempt, events: list[Event]) -> None:
+    def _cross(self, job: _Attempt) -> None:
         """A job reached the end of its pace: go on at another, or end."""
         assert job.pace is not None
         self._settle(job)
@@ -219,11 +221,11 @@ class SimBackend:
         if job.progress >= job.job.truth.total:
             self._leave(job)
             del self._jobs[job.job.spec.id]
-            events.append(JobExited(self.now, job.job.spec.id, job.attempt))
+            self._outbox.append(JobExited(self.now, job.job.spec.id, job.attempt))
             return
-        self._repace(job, events)
+        self._repace(job)
 
-    def _enter(self, job: _Attempt, events: list[Event]) -> None:
+    def _enter(self, job: _Attempt) -> None:
         """Begin to make progress on its GPUs, which may slow others down."""
         job_id = job.job.spec.id
         job.present, job.settled_at = True, self.now
@@ -233,8 +235,8 @@ class SimBackend:
                 self._users.setdefault((node, gpu), []).append(job_id)
             if len(job.allocation.shares) > 1:
                 self._spread.setdefault(node, set()).add(job_id)
-        self._repace(job, events)
-        self._disturb(job, events)
+        self._repace(job)
+        self._disturb(job)
 
     def _leave(self, job: _Attempt) -> None:
         """Make no more progress; whoever was slowed down speeds up."""
@@ -247,9 +249,9 @@ class SimBackend:
             for gpu in gpus:
                 self._users[node, gpu].remove(job_id)
             self._spread.get(node, set()).discard(job_id)
-        self._disturb(job, [])
+        self._disturb(job)
 
-    def _disturb(self, job: _Attempt, events: list[Event]) -> None:
+    def _disturb(self, job: _Attempt) -> None:
         """Give a new pace to everyone whose speed depends on whether this job runs."""
         others = {other for node, gpus in job.allocation for gpu in gpus for other in self._users[node, gpu]}
         if self._interference and len(job.allocation.shares) > 1:
@@ -257,7 +259,7 @@ class SimBackend:
         others.discard(job.job.spec.id)
         for other in sorted(others):
             self._settle(self._jobs[other])
-            self._repace(self._jobs[other], events)
+            self._repace(self._jobs[other])
 
     # -- progress ------------------------------------------------------------------------------------------------
 
@@ -279,20 +281,22 @@ class SimBackend:
     def _save(self, job: _Attempt) -> None:
         job.saved_progress, job.saved_at = job.progress, self.now
 
-    def _repace(self, job: _Attempt, events: list[Event]) -> None:
+    def _repace(self, job: _Attempt) -> None:
         """Ask the truth how fast it goes from here, and until when."""
         pace = job.job.truth.pace(self._setting(job))
         if not (pace.speed > 0.0 and (pace.until > job.progress or job.progress >= job.job.truth.total)):
             self._leave(job)
             where = f"{job.allocation.total} x {self._gpu_type(job)}"
-            events.append(JobExited(self.now, job.job.spec.id, job.attempt, 1, f"cannot run on {where}"))
-            job.allocation = NOTHING
+            self._outbox.append(JobExited(self.now, job.job.spec.id, job.attempt, 1, f"cannot run on {where}"))
+            job.allocation, job.failures = NOTHING, job.failures + 1
+            if job.cancelled or job.failures > job.job.spec.max_restarts:
+                del self._jobs[job.job.spec.id]  # it will not be started again
             return
         job.pace, job.speed = pace, pace.speed * (1.0 - self._slowdown(job))
         job.version += 1
         self._later((pace.until - job.progress) / job.speed, _BOUNDARY, job)
         if pace.observation is not None or pace.batch is not None or self._report_every_s > 0.0:
-            self._report(job, events)
+            self._report(job)
 
     def _setting(self, job: _Attempt) -> Setting:
         job_id = job.job.spec.id
@@ -308,12 +312,12 @@ class SimBackend:
             return 0.0
         return self._interference if any(len(self._spread[node]) > 1 for node in job.allocation.nodes) else 0.0
 
-    def _report(self, job: _Attempt, events: list[Event]) -> None:
+    def _report(self, job: _Attempt) -> None:
         pace = job.pace
         assert pace is not None
         news = pace if pace != job.reported else None
         job.reported = pace
-        events.append(
+        self._outbox.append(
             JobReported(
                 self.now,
                 job.job.spec.id,

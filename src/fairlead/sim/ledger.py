@@ -10,7 +10,6 @@ A GPU that several jobs hold is counted once: each of its n holders is charged 1
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -288,7 +287,11 @@ class Ledger:
     def _occupy(self, keys: list[int], sign: int) -> None:
         """GPUs that came into use, or went out of it."""
         self._in_use += sign * len(keys)
-        for number, count in Counter([key >> _NODE_SHIFT for key in keys]).items():
+        counts: dict[int, int] = {}
+        for key in keys:
+            number = key >> _NODE_SHIFT
+            counts[number] = counts.get(number, 0) + 1
+        for number, count in counts.items():
             place = self._by_number[number]
             self._stranded -= place.stranded
             place.used += sign * count

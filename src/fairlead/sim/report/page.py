@@ -126,7 +126,7 @@ def _banner(cases: Sequence[Case]) -> str:
             if not entry.unfinished:
                 continue
             of = sum(run.metrics.jobs for run in entry.runs)
-            ids = list(dict.fromkeys(job for run in entry.runs for job in run.metrics.unfinished_ids))
+            ids = list(dict.fromkeys(_brief(job) for run in entry.runs for job in run.metrics.unfinished_ids))
             where = f" ({escape(case.name)})" if case.name else ""
             lines.append(
                 f"<li><b>{escape(entry.label)}</b>{where} left {entry.unfinished:,} of {of:,} jobs unfinished: "
@@ -139,6 +139,10 @@ def _banner(cases: Sequence[Case]) -> str:
         '<aside class="banner" role="alert"><h2>Not every job finished</h2><p>Averages leave these jobs out, which '
         f"flatters the policy: it is not ranked with policies that finished more.</p><ul>{shown}</ul></aside>"
     )
+
+
+def _brief(name: str, most: int = 40) -> str:
+    return name if len(name) <= most else f"{name[: most - 3]}..."
 
 
 # -- the bars and the table ----------------------------------------------------------------------------------------

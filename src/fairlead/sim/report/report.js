@@ -38,6 +38,7 @@
     return s < 172800 ? `${Math.floor(m / 60)}h ${two(m % 60)}m` : `${Math.floor(h / 24)}d ${h % 24}h`;
   }
   const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : 0)} %`;
+  const cut = (text, letters) => (text.length > letters ? `${text.slice(0, Math.max(1, letters - 1))}…` : text);
   const count = (value) => value.toLocaleString("en");
 
   function niceStep(span, ticks) {
@@ -235,7 +236,7 @@
       const top = i * pitch + 26, last = i === lines.length - 1;
       const y = drawAxes(svg, last ? x : null, { width, top, height, yMax: most * 1.06, yTicks: [0, most], ySay: count });
       const end = entry.gpus.t.at(-1), line = stepPath(entry.gpus.t, entry.gpus.v, px, y, end);
-      svg.append(svgNode("text", { class: "panel-name", x: LEFT, y: top - 9 }, entry.label),
+      svg.append(svgNode("text", { class: "panel-name", x: LEFT, y: top - 9 }, cut(entry.label, Math.floor(width / 8))),
         svgNode("path", { class: "area", fill: colour(entry.label), d: `${line}V${y(0)}H${px(entry.gpus.t[0])}Z` }),
         svgNode("path", { class: "curve", style: "stroke-width:1.2", stroke: colour(entry.label), d: line }),
         svgNode("path", { class: "size", d: stepPath(entry.size.t, entry.size.v, px, y, end) }));
@@ -253,12 +254,13 @@
     const { svg, width } = frame(box, top + height + BOTTOM, "Mean completion time against load, one line per policy");
     const x = loadAxis(stops, width);
     const y = drawAxes(svg, x, { width, top, height, yMax: (most / size) * 1.06, yTicks: linearTicks(0, most / size, 5), ySay: trim, yTitle: name });
-    for (const { label, x: xs, y: ys } of lines) {
+    for (const { label, x: xs, y: ys, unfinished } of lines) {
       const points = xs.map((v, i) => point(LEFT + x.of(v), y(ys[i] / size)));
       svg.append(svgNode("path", { class: "curve", stroke: colour(label), "stroke-dasharray": dash(label), d: `M${points.join("L")}` }),
-        ...points.map((p) => svgNode("circle", { cx: p.split(" ")[0], cy: p.split(" ")[1], r: 3.5, fill: colour(label) })));
+        ...points.map((p, i) => svgNode("circle", { cx: p.split(" ")[0], cy: p.split(" ")[1], r: 4, "stroke-width": 2, stroke: colour(label),
+          fill: unfinished[i] ? "var(--card)" : colour(label) })));
     }
-    const value = (line, load) => { const i = line.x.indexOf(load); return i < 0 ? "n/a" : duration(line.y[i]); };
+    const value = (line, load) => { const i = line.x.indexOf(load); return i < 0 ? "n/a" : duration(line.y[i]) + (line.unfinished[i] ? ` (${count(line.unfinished[i])} unfinished)` : ""); };
     hover(svg, x, { top, height, width, rows: (load) => lines.map((line) => [line.label, value(line, load), colour(line.label)]) });
     legend(box, data.sweep.map((line) => line.label));
   }
@@ -307,7 +309,7 @@
       const middle = top + (n * row) / 2 + 4;
       if (middle - labelled >= 13) {
         labelled = middle;
-        back.append(svgNode("text", { x: left - 8, y: middle, "text-anchor": "end" }, text.length > letters ? `${text.slice(0, letters - 1)}…` : text));
+        back.append(svgNode("text", { x: left - 8, y: middle, "text-anchor": "end" }, text.length > letters ? `…${text.slice(1 - letters)}` : text));
       }
       for (let i = 0; i < n; i++) tops.push({ y: top + i * row, node: text, gpu: i });
       top += n * row + gap;

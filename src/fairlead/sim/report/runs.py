@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,8 +43,9 @@ class Run:
         )
 
     def figure(self, name: str) -> float | None:
+        """A metric or an extra by name; None if it is unknown."""
         value = getattr(self.metrics, name) if name in Metrics.__dataclass_fields__ else self.extra.get(name)
-        return None if value is None else float(value)
+        return None if value is None or not math.isfinite(value) else float(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,15 +64,21 @@ def sweep_data(cases: Sequence[Case]) -> list[dict[str, Any]]:
     swept = [case for case in cases if case.load is not None]
     if len({case.load for case in swept}) < 2:
         return []
-    lines: dict[str, dict[float, list[float]]] = {}
+    lines: dict[str, dict[float, list[Entry]]] = {}
     for case in swept:
         for entry in case.entries:
-            if (jct_s := entry.mean("jct_mean_s")) is not None and case.load is not None:
-                lines.setdefault(entry.label, {}).setdefault(case.load, []).append(jct_s)
-    return [
-        {"label": label, "x": sorted(by_load), "y": [_short(float(np.mean(by_load[x]))) for x in sorted(by_load)]}
-        for label, by_load in lines.items()
-    ]
+            if entry.mean("jct_mean_s") is not None and case.load is not None:
+                lines.setdefault(entry.label, {}).setdefault(case.load, []).append(entry)
+    return [_sweep_line(label, sorted(by_load.items(), key=lambda point: point[0])) for label, by_load in lines.items()]
+
+
+def _sweep_line(label: str, points: list[tuple[float, list[Entry]]]) -> dict[str, Any]:
+    return {
+        "label": label,
+        "x": [load for load, _ in points],
+        "y": [_short(float(np.mean([entry.mean("jct_mean_s") for entry in entries]))) for _, entries in points],
+        "unfinished": [sum(entry.unfinished for entry in entries) for _, entries in points],
+    }
 
 
 def distribution(values: Floats, *, of: int, points: int) -> dict[str, list[float]] | None:

@@ -152,5 +152,6 @@ def extra_row(name: str) -> Row:
 def listing(words: Sequence[str], most: int = 8) -> str:
     """a, b and c; or: a, b and 40 others."""
     if len(words) > most:
-        return f"{', '.join(words[:most])} and {len(words) - most:,} others"
+        left = len(words) - most
+        return f"{', '.join(words[:most])} and {left:,} {'other' if left == 1 else 'others'}"
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.sim.traces import alibaba, canonical, gavel, helios, philly, pollux, swf, tiresias
+from fairlead.sim.traces import alibaba, canonical, gavel, helios, journal, philly, pollux, swf, tiresias
 from fairlead.sim.traces.files import names_in, read_head
 from fairlead.sim.traces.record import InvalidTrace, Trace
 
@@ -134,6 +134,12 @@ READERS: dict[str, TraceFormat] = {
             alibaba.read_alibaba_2023,
             lambda head: bool(alibaba.pod_list_in(head.names)) or head.has(*alibaba.POD_COLUMNS),
             "Alibaba 2023: openb_pod_list_*.csv with a node list beside it, or their directory",
+        ),
+        TraceFormat(
+            "journal",
+            journal.read_journal_trace,
+            lambda head: head.text.startswith(journal.MAGIC),
+            "a Fairlead journal, simulated or live: the jobs that succeeded, with the GPU-time they used",
         ),
         TraceFormat("swf", swf.read_swf, _sniff_swf, "Standard Workload Format; processors are read as GPUs"),
     )

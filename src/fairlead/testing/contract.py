@@ -1,0 +1,124 @@
+"""What every policy owes to whoever runs it: the rules that can be judged from one decision, and how they are broken.
+
+Nothing here draws random worlds; `history.py` and `workload.py` do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+
+from fairlead.core.errors import InvalidPlan
+from fairlead.core.loop import Policy
+from fairlead.core.plan import changes, check
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import NOTHING, Job, Plan, Reason
+from fairlead.testing.showing import show
+
+#: The contract. A PolicyContractError names one of these.
+RULES = {
+    "answers": "plan(view) returns a Plan for every snapshot, also for an empty cluster and for no jobs",
+    "valid": "every plan passes core.plan.check: no lost or draining node, no GPU twice, no size out of bounds",
+    "reasons": "every live job has a Reason with a code, a text and no NaN",
+    "pure": "the snapshot is as it was when the plan is made",
+    "deterministic": "two fresh copies that see the same snapshots make equal plans, in equal order",
+    "review": "review_at is later than now, or infinite: the loop does not go back",
+    "non-preemptible": "a job that must not be preempted keeps its GPUs; one that resizes in place keeps some",
+    "finishes": "every job that fits the cluster ends, after a reasonable number of decisions",
+    "starvation-free": "if the policy says starvation_free: a large job starts in spite of a stream of small ones",
+}
+
+
+class PolicyContractError(AssertionError):
+    """A policy broke a rule of the contract: which, how, and in what situation."""
+
+    def __init__(self, rule: str, problem: str, view: Snapshot | None = None) -> None:
+        situation = "" if view is None else f"\n{show(view)}"
+        super().__init__(f"rule {rule!r} is broken ({RULES[rule]}): {problem}{situation}")
+        self.rule = rule
+
+
+def decide(policy: Policy, view: Snapshot) -> Plan:
+    """The policy's plan, after every rule that one decision can break."""
+    before = _facts(view)
+    try:
+        plan: object = policy.plan(view)
+    except Exception as error:
+        raise PolicyContractError("answers", f"it raised {error!r}", view) from error
+    if not isinstance(plan, Plan):
+        raise PolicyContractError("answers", f"it returned {plan!r}", view)
+    for what, was in before.items():
+        if _facts(view)[what] != was:
+            raise PolicyContractError("pure", f"it changed {what} of the snapshot", view)
+    try:
+        check(view, plan, changes(view, plan))
+    except InvalidPlan as error:
+        raise PolicyContractError("valid", str(error), view) from error
+    _check_reasons(view, plan)
+    if not plan.review_at > view.now:
+        raise PolicyContractError("review", f"review_at is {plan.review_at}, now is {view.now}", view)
+    for job in view.jobs.values():
+        _check_kept(view, plan, job)
+    return plan
+
+
+def check_equal(view: Snapshot, one: Plan, other: Plan) -> None:
+    """Raise unless two copies of a policy decided the same."""
+    kinds: dict[str, Callable[[Plan], object]] = {
+        "allocations": lambda plan: list(plan.allocations.items()),
+        "reasons": lambda plan: {job_id: plan.reasons[job_id] for job_id in view.jobs},
+        "packed": lambda plan: plan.packed,
+        "bound": lambda plan: plan.bound,
+        "review_at": lambda plan: plan.review_at,
+    }
+    for what, of in kinds.items():
+        if of(one) != of(other):
+            problem = f"{what} differ between two copies: {_cut(of(one))} and {_cut(of(other))}"
+            raise PolicyContractError("deterministic", problem, view)
+
+
+def _check_reasons(view: Snapshot, plan: Plan) -> None:
+    for job_id in view.jobs:
+        try:
+            reason: object = plan.reasons[job_id]
+        except Exception as error:
+            raise PolicyContractError("reasons", f"job {job_id} has none: {error!r}", view) from error
+        if not isinstance(reason, Reason) or not reason.code.strip() or not reason.text.strip():
+            raise PolicyContractError("reasons", f"job {job_id} has {reason!r}", view)
+        if any(math.isnan(number) for number in reason.numbers.values()):
+            raise PolicyContractError("reasons", f"job {job_id} has a number that is none: {reason.numbers}", view)
+
+
+def _check_kept(view: Snapshot, plan: Plan, job: Job) -> None:
+    target = plan.allocations.get(job.id, NOTHING)
+    if job.spec.preemptible or not job.allocation or target == job.allocation:
+        return
+    if not (job.spec.in_place and target):
+        raise PolicyContractError("non-preemptible", f"job {job.id} holds {job.allocation}, should get {target}", view)
+
+
+def _facts(view: Snapshot) -> dict[str, object]:
+    """Everything in a snapshot, in a form that does not change with it."""
+    facts: dict[str, object] = {
+        "now": view.now,
+        "jobs": repr(view.jobs),
+        "nodes": repr(view.nodes),
+        "allocations": repr(view.allocations),
+        "assigned": repr(view.assigned),
+        "held": repr(view.held),
+        "cancelled": repr(view.cancelled),
+    }
+    for name in ("columns", "node_columns"):
+        arrays = getattr(view, name)
+        for f in fields(arrays):
+            value = getattr(arrays, f.name)
+            facts[f"{name}.{f.name}"] = value.tobytes() if isinstance(value, np.ndarray) else value
+    return facts
+
+
+def _cut(value: object, length: int = 300) -> str:
+    text = str(value)
+    return text if len(text) <= length else text[:length] + "..."
