@@ -126,10 +126,6 @@ def test_every_message_in_every_phase_does_what_the_table_says(kind: type, phase
         assert job_of(state).phase is expected
 
 
-def test_the_table_speaks_of_every_phase_in_which_a_job_can_be_told_something() -> None:
-    assert {phase for row in TRANSITIONS.values() for phase in row} == set(Phase) - FINAL
-
-
 @pytest.mark.parametrize("phase", Phase)
 def test_a_lost_node_requeues_exactly_those_who_held_gpus_there(phase: Phase) -> None:
     state = in_phase(phase)
@@ -162,9 +158,7 @@ def test_cancelling_in_any_phase_ends_in_cancelled_once_the_processes_are_gone(p
         assert job_of(state).phase is (phase if phase in FINAL else Phase.CANCELLED)
         assert not view.cancelled
         return
-    assert [job.id for job in view.cancelled if job.phase is not Phase.STOPPING] == ["a"] * (
-        phase is not Phase.STOPPING
-    )
+    assert [job.id for job in view.cancelled] == ["a"]
     if phase is not Phase.STOPPING:
         state.issue(Stop(12.0, "a", 1))
     assert state.apply(JobStopped(13.0, "a", 1)) is True
@@ -226,13 +220,8 @@ def test_a_message_about_an_attempt_that_never_was_is_refused(attempt: int) -> N
         with pytest.raises(InvalidTransition, match="its attempt should be 1"):
             state.issue(command)
     assert everything(state) == before
-
-
-def test_a_start_with_the_wrong_attempt_number_is_refused() -> None:
-    state = in_phase(Phase.PENDING)
-    for attempt in (0, 1, 3):
-        with pytest.raises(InvalidTransition, match="its attempt should be 2"):
-            state.issue(Start(5.0, "a", attempt, TWO))
+    with pytest.raises(InvalidTransition, match="its attempt should be 2"):
+        in_phase(Phase.PENDING).issue(Start(5.0, "a", 1, TWO))
 
 
 def test_an_error_tells_the_whole_story_of_the_job() -> None:
@@ -281,12 +270,12 @@ def test_a_start_on_gpus_that_do_not_exist_is_refused_and_leaves_no_trace(alloca
     state.issue(Start(5.0, "a", 2, TWO))
 
 
-@pytest.mark.parametrize("allocation", [Allocation.of({"n7": [0]}), Allocation.of({"n0": [0, 9]})])
-def test_a_resize_to_gpus_that_do_not_exist_is_refused_and_leaves_no_trace(allocation: Allocation) -> None:
+def test_a_resize_to_gpus_that_do_not_exist_is_refused_and_leaves_no_trace() -> None:
     state = in_phase(Phase.RUNNING)
     before = everything(state)
-    with pytest.raises(InvalidTransition, match="The story of job a"):
-        state.issue(Resize(5.0, "a", 1, allocation))
+    for allocation in (Allocation.of({"n7": [0]}), Allocation.of({"n0": [0, 9]})):
+        with pytest.raises(InvalidTransition, match="The story of job a"):
+            state.issue(Resize(5.0, "a", 1, allocation))
     assert everything(state) == before
 
 
@@ -405,8 +394,12 @@ def test_reports_are_pooled_by_configuration_and_regimes_begin_when_the_batch_ch
     )
     belief = job_of(state).belief
     assert belief.observations == (Observation("gpu", 1, 2, 32, 0, 3.25, 0.5, 40),)
+    huge = Observation("gpu", 1, 2, 32, 0, 1e308, 0.5, 2**50)
+    tell(state, JobReported(6.0, "a", 1, 0.4, observations=(huge, huge)))
+    belief = job_of(state).belief
+    assert 0.99e308 < belief.observations[0].step_s <= 1e308
     assert belief.regimes == ((0.1, 64), (0.3, 128))
-    assert (belief.progress, belief.reported_at, belief.noise_scale) == (0.3, 5.0, 5.0)
+    assert (belief.progress, belief.reported_at, belief.noise_scale) == (0.4, 6.0, 5.0)
 
 
 def test_packed_jobs_hold_the_same_gpu_until_the_last_one_leaves() -> None:

@@ -118,7 +118,8 @@ def test_only_a_healthy_node_that_is_not_draining_is_open(healthy: bool, drainin
 
 
 @pytest.mark.parametrize(
-    ("step_s", "sync_s", "steps"), [(-1.0, 0.0, 1), (1.0, -1.0, 1), (math.inf, 0.0, 1), (1.0, math.nan, 1), (1.0, 0.0, 0)]
+    ("step_s", "sync_s", "steps"),
+    [(-1.0, 0.0, 1), (1.0, -1.0, 1), (math.inf, 0.0, 1), (1.0, math.nan, 1), (1.0, 0.0, 0)],
 )
 def test_a_measurement_is_finite_and_over_at_least_one_step(step_s: float, sync_s: float, steps: int) -> None:
     with pytest.raises(InvalidSpec, match="is no measurement"):

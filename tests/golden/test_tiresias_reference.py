@@ -177,7 +177,7 @@ def _next_jump(queues: list[list[Listed]], now: float, *, late: bool) -> float:
     return min(jumps)
 
 
-#: trace, GPUs, nodes -> what the reference prints, and what it would print without its mistake.
+#: (trace, GPUs, average JCT s, preemptions, average JCT s without the mistake).
 DLAS_RESULTS = [(MURI_3, 64, 312_870, 1303, 327_259.55), (MURI_1, 128, 962_228, 2174, 987_518.31)]
 
 
@@ -192,10 +192,8 @@ def test_with_late_falls_the_emulator_is_the_reference(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trace", "gpus", "jct_s", "preemptions", "exact_jct_s"), DLAS_RESULTS)
-def test_with_exact_falls_tiresias_is_the_emulator(
-    trace: str, gpus: int, jct_s: float, preemptions: int, exact_jct_s: float
-) -> None:
+@pytest.mark.parametrize(("trace", "gpus", "exact_jct_s"), [(row[0], row[1], row[4]) for row in DLAS_RESULTS])
+def test_with_exact_falls_tiresias_is_the_emulator(trace: str, gpus: int, exact_jct_s: float) -> None:
     mean_s, _ = emulate(DATA / trace, gpus, late=False)
     assert mean_s == pytest.approx(exact_jct_s, abs=0.01)
     assert replay(trace, "tiresias", f"{gpus // 4}x4").jct_mean_s == within(mean_s)

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -124,18 +124,27 @@ def _table(results: Sequence[Result]) -> Table:
 
 
 def save_report(path: Path, results: Sequence[Result]) -> None:
-    setting = results[0].experiment
     runs = [
         Run.of(
             result.measured,
             label=result.experiment.policy,
-            setting={name: str(value) for name, value in asdict(result.experiment).items() if value is not None},
+            setting=_setting(result.experiment),
             extra={"decision_ms_mean": result.decision_ms_mean, "wall_s": result.wall_s},
         )
         for result in results
     ]
-    write_report(path, runs, title=Path(setting.trace).name)
+    write_report(path, runs, title=Path(results[0].experiment.trace).name)
     click.echo(f"report: {path}", err=True)
+
+
+def _setting(run: experiment.Experiment) -> dict[str, str]:
+    """What the report says of a run: always where, when and at what cost; the rest if it is not the default."""
+    always = ("cluster", "cadence", "costs", "seed", "load")
+    return {
+        f.name: str(value)
+        for f in fields(run)
+        if (value := getattr(run, f.name)) is not None and (f.name in always or value not in (f.default, run.trace))
+    }
 
 
 def complain_if_unfinished(results: Sequence[Result]) -> None:

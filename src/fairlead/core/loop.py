@@ -9,10 +9,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Protocol
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.messages import Command, Event, JobReported, JobRescaled, JobStarted, JobStopped, Message
+from fairlead.core.messages import Command, Event, JobReported, JobRescaled, JobStarted, JobStopped, Message, Tick
 from fairlead.core.plan import changes, check, reconcile, surviving
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
@@ -71,14 +72,16 @@ class Cadence:
             number = re.fullmatch(r"(\d+(?:\.\d+)?)s?", part.strip())
             if part.strip() == "event":
                 on_events = True
-            elif number and float(number[1]) > 0:
+            elif number and float(number[1]) > 0 and period_s is None:
                 period_s = float(number[1])
             else:
                 raise InvalidSpec(f"cadence {text!r} is unknown; expected event, 60s or event+60s")
         return Cadence(period_s, on_events)
 
     def __str__(self) -> str:
-        parts = ["event"] * self.on_events + ([f"{self.period_s:g}s"] if self.period_s is not None else [])
+        parts = ["event"] if self.on_events else []
+        if self.period_s is not None:
+            parts.append(f"{Decimal(repr(float(self.period_s))).normalize():f}s")  # every digit, no exponent
         return "+".join(parts)
 
     def next(self, now: float, plan: Plan) -> float:
@@ -86,7 +89,10 @@ class Cadence:
         review_at = plan.review_at if self.on_events and plan.review_at > now else math.inf
         if self.period_s is None:
             return review_at
-        return min(review_at, (math.floor(now / self.period_s) + 1) * self.period_s)
+        turn = math.floor(now / self.period_s) + 1
+        if turn * self.period_s <= now:  # the quotient was rounded down
+            turn += 1
+        return min(review_at, turn * self.period_s)
 
     def due(self, events: Sequence[Event], now: float, deadline: float) -> bool:
         """Is it time to ask the policy, `deadline` being what `next` said last?"""
@@ -99,8 +105,11 @@ def run(policy: Policy, backend: Backend, *, state: State, journal: Journal, cad
     deadline = cadence.next(state.now, plan)
     while (events := backend.wait(deadline)) is not None:
         for event in events:  # 1. learn what happened
+            before = state.now
             if state.apply(event):
                 journal.append(event)
+            elif state.now > before:  # a repeat, but it told the time
+                journal.append(Tick(state.now))
         due = cadence.due(events, state.now, deadline)
         commands: list[Command] = []
         if due or not state.follows(plan):

@@ -7,6 +7,7 @@ three jobs' work. They rest on the state's own invariant: what is there now is p
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fairlead.core.errors import InvalidPlan
@@ -16,52 +17,54 @@ from fairlead.core.types import NOTHING, Allocation, Job, Phase, Plan
 
 
 def changes(view: Snapshot, plan: Plan) -> list[str]:
-    """Jobs whose allocation the plan changes, in the plan's order, then those it drops, in order of arrival."""
+    """Jobs whose allocation the plan changes, in the plan's order, then those it drops, as they were placed."""
     pairs = view.allocations.items() ^ plan.allocations.items()
     if len(pairs) < 2:
         return [job_id for job_id, _ in pairs]
     ids = {job_id for job_id, _ in pairs}
-    order = {job_id: place for place, job_id in enumerate((*plan.allocations, *view.allocations))}
-    return sorted(ids, key=order.__getitem__)
+    dropped = [job_id for job_id in view.allocations if job_id in ids and job_id not in plan.allocations]
+    return [job_id for job_id in plan.allocations if job_id in ids] + dropped
 
 
 def check(view: Snapshot, plan: Plan, changed: list[str]) -> None:
     """Raise InvalidPlan unless every allocation exists, fits its job, and overlaps no other undeclared one."""
     for job_id in changed:
         allocation = plan.allocations.get(job_id)
-        if allocation is not None:
-            _check_job(view, job_id, allocation)
+        if allocation is None:
+            continue
+        job = view.jobs.get(job_id)
+        if job is None:
+            raise InvalidPlan(f"the plan places job {job_id!r}, which is not a live job of this snapshot")
+        if fault := _fault(view, job, allocation):
+            raise InvalidPlan(f"job {job_id} {fault}")
     _check_overlaps(view, plan, changed)
     if math.isnan(plan.review_at):
         raise InvalidPlan("review_at is NaN; leave it out if the plan does not change by itself")
 
 
-def _check_job(view: Snapshot, job_id: str, allocation: Allocation) -> None:
-    job = view.jobs.get(job_id)
-    if job is None:
-        raise InvalidPlan(f"the plan places job {job_id!r}, which is not a live job of this snapshot")
+def _fault(view: Snapshot, job: Job, allocation: Allocation) -> str:
+    """Why the job cannot have this allocation, whatever the others have; empty if it can."""
     spec = job.spec
     if not spec.least <= allocation.total <= spec.most:
-        raise InvalidPlan(
-            f"job {job_id} gets {allocation.total} GPUs; it runs on {spec.least} to {spec.most}; to stop it, omit it"
-        )
+        return f"gets {allocation.total} GPUs; it runs on {spec.least} to {spec.most}; to stop it, omit it"
     types = set()
-    here = {node: set(gpus) for node, gpus in job.allocation}
-    for node_id, gpus in allocation:
+    here = dict(job.allocation.masks)
+    for node_id, mask in allocation.masks:
         node = view.nodes.get(node_id)
         if node is None:
-            raise InvalidPlan(f"job {job_id} is placed on node {node_id!r}, which does not exist")
+            return f"is placed on node {node_id!r}, which does not exist"
         if not node.healthy:
-            raise InvalidPlan(f"job {job_id} is placed on node {node_id}, which is lost")
-        if node.draining and not here.get(node_id, set()).issuperset(gpus):
-            raise InvalidPlan(f"job {job_id} is newly placed on node {node_id}, which is draining")
-        if gpus[-1] >= node.gpus:
-            raise InvalidPlan(f"job {job_id} is placed on GPU {gpus[-1]} of node {node_id}, which has {node.gpus}")
+            return f"is placed on node {node_id}, which is lost"
+        if node.draining and mask & ~here.get(node_id, 0):
+            return f"is newly placed on node {node_id}, which is draining"
+        if mask >> node.gpus:
+            return f"is placed on GPU {mask.bit_length() - 1} of node {node_id}, which has {node.gpus}"
         types.add(node.gpu_type)
     if len(types) > 1:
-        raise InvalidPlan(f"job {job_id} is spread over GPU types {', '.join(sorted(types))}; it can use one at a time")
+        return f"is spread over GPU types {', '.join(sorted(types))}; it can use one at a time"
     if spec.gpu_types and not types.issubset(spec.gpu_types):
-        raise InvalidPlan(f"job {job_id} is placed on {types.pop()}; it accepts {', '.join(spec.gpu_types)}")
+        return f"is placed on {types.pop()}; it accepts {', '.join(spec.gpu_types)}"
+    return ""
 
 
 def _check_overlaps(view: Snapshot, plan: Plan, changed: list[str]) -> None:
@@ -104,7 +107,7 @@ def reconcile(view: Snapshot, plan: Plan, changed: list[str]) -> list[Command]:
     A GPU that is still being released is not given away: its next job's command comes when this is called again
     after the release. So is that of a job which cannot follow yet, because it starts, rescales or stops.
     """
-    commands: list[Command] = [_stop(view, job) for job in view.cancelled]
+    commands: list[Command] = [_stop(view, job) for job in view.cancelled if job.phase is not Phase.STOPPING]
     gaining: list[tuple[Job, Allocation]] = []
     for job_id in changed:
         job, target = view.jobs[job_id], plan.allocations.get(job_id, NOTHING)
@@ -114,27 +117,26 @@ def reconcile(view: Snapshot, plan: Plan, changed: list[str]) -> list[Command]:
             commands.append(Resize(view.now, job_id, job.attempt, target))
         elif not target or not job.spec.in_place:
             commands.append(_stop(view, job))
-    held = dict(view.held)
+    in_the_way = _in_the_way(view, plan) if plan.packed else view.held
+    blocked: list[tuple[Job, Allocation]] = []
     for job, target in gaining:
         command = _gain(view, job, target)
-        if isinstance(command, Stop) or (command is not None and _is_free(view, plan, held, job, target)):
+        if isinstance(command, Resize | Start) and not _is_free(in_the_way, job, target):
+            blocked.append((job, target))
+        elif command is not None:
             commands.append(command)
-            for node, mask in target.masks:
-                held[node] = held.get(node, 0) | mask
-    return commands
+    return commands + _break_circles(view, blocked)
 
 
 def surviving(view: Snapshot, plan: Plan) -> Plan:
     """The part of an earlier plan that can still be carried out, after events have overtaken it."""
-    left = {j: a for j, a in plan.allocations.items() if j in view.jobs and _stands(view, view.jobs[j], a)}
+    left = {
+        job_id: allocation
+        for job_id, allocation in plan.allocations.items()
+        if (job := view.jobs.get(job_id)) is not None
+        and (job.allocation == allocation or not _fault(view, job, allocation))
+    }
     return plan if len(left) == len(plan.allocations) else replace(plan, allocations=left)
-
-
-def _stands(view: Snapshot, job: Job, allocation: Allocation) -> bool:
-    return job.allocation == allocation or all(
-        (node := view.nodes.get(node_id)) is not None and node.open and gpus[-1] < node.gpus
-        for node_id, gpus in allocation
-    )
 
 
 def _gain(view: Snapshot, job: Job, target: Allocation) -> Command | None:
@@ -149,17 +151,50 @@ def _gain(view: Snapshot, job: Job, target: Allocation) -> Command | None:
     return None
 
 
-def _is_free(view: Snapshot, plan: Plan, held: dict[str, int], job: Job, target: Allocation) -> bool:
-    """May the job have these GPUs now? It may share one with a packed mate that is there to stay."""
-    for node, mask in (target - job.held).masks:
-        blocked = held.get(node, 0) & mask
-        if blocked and plan.packed:
-            for other_id, other in plan.allocations.items():
-                if other_id != job.id and view.allocations.get(other_id) == other:
-                    blocked &= ~dict(other.masks).get(node, 0)
-        if blocked:
-            return False
-    return True
+def _is_free(in_the_way: Mapping[str, int], job: Job, target: Allocation) -> bool:
+    return not any(in_the_way.get(node, 0) & mask for node, mask in (target - job.held).masks)
+
+
+def _in_the_way(view: Snapshot, plan: Plan) -> dict[str, int]:
+    """Per node, the GPUs that somebody holds whom the plan does not have there: packed mates may share the others."""
+    masks: dict[str, int] = {}
+    for job in (*view.jobs.values(), *view.cancelled):
+        for node, mask in (job.held - plan.allocations.get(job.id, NOTHING)).masks:
+            masks[node] = masks.get(node, 0) | mask
+    return masks
+
+
+def _break_circles(view: Snapshot, blocked: list[tuple[Job, Allocation]]) -> list[Command]:
+    """Of running jobs that wait for each other's GPUs in a circle, one lets go of those it is to lose."""
+    leaving: dict[tuple[str, int], set[str]] = {}
+    for job, target in blocked:
+        for gpu in _gpus(job.allocation - target):
+            leaving.setdefault(gpu, set()).add(job.id)
+    waits_for = {
+        job.id: {other for gpu in _gpus(target - job.held) for other in leaving.get(gpu, ())} for job, target in blocked
+    }
+    commands: list[Command] = []
+    for job, target in blocked:
+        if job.id in _reachable(job.id, waits_for):
+            waits_for[job.id] = set()
+            kept = job.allocation - (job.allocation - target)
+            still_runs = kept.total >= job.spec.least
+            commands.append(Resize(view.now, job.id, job.attempt, kept if still_runs else NOTHING))
+    return commands
+
+
+def _reachable(start: str, waits_for: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    ahead = [start]
+    while ahead:
+        new = waits_for[ahead.pop()] - found
+        found |= new
+        ahead += new
+    return found
+
+
+def _gpus(allocation: Allocation) -> list[tuple[str, int]]:
+    return [(node, gpu) for node, gpus in allocation for gpu in gpus]
 
 
 def _stop(view: Snapshot, job: Job) -> Stop:

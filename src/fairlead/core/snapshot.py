@@ -76,7 +76,7 @@ class Snapshot:
     held: Mapping[str, int]
     #: Some GPU is held by more than one job.
     shared: bool = False
-    #: Cancelled jobs that still have processes: to be stopped.
+    #: Cancelled jobs that still have processes: to be stopped, or being stopped.
     cancelled: tuple[Job, ...] = ()
     #: True remaining seconds of a job, for policies that declare themselves oracles; only the simulator has one.
     oracle: Callable[[str], float] | None = None

@@ -122,7 +122,7 @@ class State:
             assigned=self._assigned.masks.copy(),
             held=self._held.masks.copy(),
             shared=self._assigned.shared,
-            cancelled=tuple(j for j in self.live.values() if j.cancelled and j.phase is not STOPPING)
+            cancelled=tuple(job for job in self.live.values() if job.cancelled)
             if len(self.live) > len(self._schedulable)
             else (),
             _table=self._table,
@@ -133,9 +133,8 @@ class State:
     # -- facts ---------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> bool:
-        """Learn a fact. False if it was a repeat or came late, and nothing changed."""
-        if not math.isfinite(event.at):
-            raise InvalidTransition(f"{event} has no finite time")
+        """Learn a fact. False if it was a repeat or came late, and told nothing but the time."""
+        _check_time(event)
         match event:
             case Tick():
                 applied = True
@@ -195,6 +194,10 @@ class State:
     def _report(self, event: JobReported, job: Job) -> None:
         if not 0.0 <= event.progress <= 1.0:
             raise self._refusal(event, job, f"progress {event.progress} is not between 0 and 1")
+        if event.batch is not None and event.batch < 1:
+            raise self._refusal(event, job, f"batch {event.batch} is not at least 1")
+        if event.noise_scale is not None and not math.isfinite(event.noise_scale):
+            raise self._refusal(event, job, f"noise scale {event.noise_scale} is not a finite number")
         self._change(job, event.at, belief=_learn(job.belief, event))
 
     def _apply_to_node(self, event: NodeJoined | NodeLost | NodeDrained) -> bool:
@@ -236,11 +239,14 @@ class State:
 
     def issue(self, command: Command) -> None:
         """Record an intent. From here on the job counts as holding what it was told to hold."""
+        _check_time(command)
         job = self._find(command, command.job)
         following = self._following(command, job)
         expected = job.attempt + 1 if isinstance(command, Start) else job.attempt
         if command.attempt != expected:
             raise self._refusal(command, job, f"its attempt should be {expected}")
+        if not isinstance(command, Stop) and (fault := self._fault(command)):
+            raise self._refusal(command, job, fault)
         self._remember(job.id, command)
         self.now = max(self.now, command.at)
         if isinstance(command, Start):
@@ -255,7 +261,7 @@ class State:
             )
         elif isinstance(command, Resize):
             lost = job.releasing | (job.allocation - command.allocation)
-            suspended = job.preemptions + (not command.allocation)
+            suspended = job.preemptions + (bool(job.allocation) and not command.allocation)
             self._change(
                 job, command.at, phase=following, allocation=command.allocation, releasing=lost, preemptions=suspended
             )
@@ -338,6 +344,20 @@ class State:
             raise self._refusal(message, job, f"not possible while it is {job.phase}")
         return following
 
+    def _fault(self, command: Start | Resize) -> str:
+        """Why these GPUs cannot be held by anyone: the part of `check` on which the occupancy rests; empty if none."""
+        if isinstance(command, Start) and not command.allocation:
+            return "it would start on no GPUs"
+        for node_id, gpus in command.allocation:
+            node = self.nodes.get(node_id)
+            if node is None:
+                return f"there is no node {node_id}"
+            if not node.healthy:
+                return f"node {node_id} is lost"
+            if gpus[-1] >= node.gpus:
+                return f"node {node_id} has {node.gpus} GPUs"
+        return ""
+
     def _refusal(self, message: Message, job: Job, problem: str) -> InvalidTransition:
         story = "\n  ".join(_brief(m) for m in self.story(job.id))
         return InvalidTransition(f"{_brief(message)}: {problem}. The story of job {job.id}:\n  {story}")
@@ -390,6 +410,11 @@ def _bits(mask: int) -> list[int]:
     return [gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1] if mask else []
 
 
+def _check_time(message: Message) -> None:
+    if not math.isfinite(message.at):
+        raise InvalidTransition(f"{message} has no finite time")
+
+
 def _requeued(job: Job) -> Phase:
     return CANCELLED if job.cancelled else PENDING
 
@@ -427,8 +452,9 @@ def _learn(belief: Belief, report: JobReported) -> Belief:
 
 def _pool(old: Observation, new: Observation) -> Observation:
     steps = old.steps + new.steps
-    step_s = (old.step_s * old.steps + new.step_s * new.steps) / steps
-    sync_s = (old.sync_s * old.steps + new.sync_s * new.steps) / steps
+    share = new.steps / steps  # and not sums, which could overflow
+    step_s = old.step_s + (new.step_s - old.step_s) * share
+    sync_s = old.sync_s + (new.sync_s - old.sync_s) * share
     return replace(new, step_s=step_s, sync_s=sync_s, steps=steps)
 
 

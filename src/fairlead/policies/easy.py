@@ -42,9 +42,15 @@ def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], le
     head, others = left[0], left[1:]
     gpu_type, start_at, spare = _reservation(view, room, allocations, *demands[columns.demand_J[head]])
     fits_D = np.array([room.free(types) >= gpus for gpus, types in demands])
-    for job in others[fits_D[columns.demand_J[others]]]:
+    elsewhere_D = np.array([bool(set(types or view.node_columns.gpu_types) - {gpu_type}) for _, types in demands])
+    end_at_J = view.now + columns.estimate_s_J
+    in_time_J = (end_at_J <= start_at) & (end_at_J < math.inf)  # who never ends is not in time even for never
+    allowed_J = in_time_J | (columns.gpus_J <= spare) | elsewhere_D[columns.demand_J]
+    for job in others[fits_D[columns.demand_J[others]] & allowed_J[others]]:
+        if room.free() == 0:
+            return
         gpus, types = demands[columns.demand_J[job]]
-        in_time = view.now + float(columns.estimate_s_J[job]) <= start_at
+        in_time = bool(in_time_J[job])
         options = tuple(t for t in types or view.node_columns.gpu_types if t != gpu_type or in_time or gpus <= spare)
         allocation = room.take(gpus, options) if options else None
         if allocation is None:
@@ -57,25 +63,29 @@ def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], le
 def _reservation(
     view: Snapshot, room: Room, allocations: dict[str, Allocation], gpus: int, types: tuple[str, ...]
 ) -> tuple[str, float, int]:
-    """The GPU type, the time, and how many GPUs of that type will be free then beyond the `gpus` reserved."""
-    best = ("", math.inf, 0)
+    """The GPU type, the time, and how many GPUs of that type will be free then beyond the `gpus` reserved.
+
+    The time is infinite if it hangs on a job without a promise; no type is reserved if none could ever hold the job.
+    """
+    best: tuple[str, float, int] | None = None
     for gpu_type in types or view.node_columns.gpu_types:
         free = room.free((gpu_type,))
         for end_at, released in _ends(view, allocations, gpu_type):
             free += released
             if free >= gpus:
-                if end_at < best[1]:
+                if best is None or end_at < best[1]:
                     best = (gpu_type, end_at, free - gpus)
                 break
-    return best
+    return best or ("", math.inf, 0)
 
 
 def _ends(view: Snapshot, allocations: dict[str, Allocation], gpu_type: str) -> list[tuple[float, int]]:
-    """(promised end, GPUs) of everyone on this type, the earliest first."""
+    """(promised end, GPUs on open nodes) of everyone on this type, the earliest first."""
     ends = []
     for job_id, allocation in allocations.items():
         job = view.jobs[job_id]
         if view.nodes[allocation.nodes[0]].gpu_type == gpu_type:
             left_s = math.inf if job.spec.estimate_s is None else max(0.0, job.spec.estimate_s - job.run_at(view.now))
-            ends.append((view.now + left_s, allocation.total))
+            released = sum(len(gpus) for node_id, gpus in allocation if view.nodes[node_id].open)
+            ends.append((view.now + left_s, released))
     return sorted(ends)

@@ -72,8 +72,12 @@ def run_first(view: Snapshot, order_J: Indices) -> tuple[dict[str, Allocation], 
     fixed_J = (held_J > 0) & (columns.preemptible_J == 0)
     if fixed_J.any():
         order_J = np.concatenate([order_J[fixed_J[order_J]], order_J[~fixed_J[order_J]]])
-    one_type = len(view.node_columns.gpu_types) <= 1
-    chosen = _choose(view, order_J) if one_type else _choose_by_type(view, order_J)
+    type_of: dict[int, str] = {}
+    if len(view.node_columns.gpu_types) <= 1:
+        chosen = _choose(view, order_J)
+    else:
+        type_of = _choose_by_type(view, order_J)
+        chosen = np.array(list(type_of), dtype=np.int64)
     runs_J = np.zeros(len(held_J), dtype=bool)
     runs_J[chosen] = True
     allocations = dict(view.allocations)
@@ -82,7 +86,8 @@ def run_first(view: Snapshot, order_J: Indices) -> tuple[dict[str, Allocation], 
     for job in np.flatnonzero((held_J > 0) & ~runs_J):
         room.release(allocations.pop(ids[job]))
     for job in chosen[held_J[chosen] == 0]:
-        allocation = room.take(*columns.demands[columns.demand_J[job]])
+        gpus, types = columns.demands[columns.demand_J[job]]
+        allocation = room.take(gpus, (type_of[job],) if type_of else types)
         if allocation is not None:  # GPUs freed on a draining node cannot be used
             allocations[ids[job]] = allocation
     return allocations, chosen
@@ -108,22 +113,27 @@ def _choose(view: Snapshot, order_J: Indices) -> Indices:
     return np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
 
 
-def _choose_by_type(view: Snapshot, order_J: Indices) -> Indices:
-    """The same over several GPU types: a job that runs keeps its type, one that waits takes the first with room."""
+def _choose_by_type(view: Snapshot, order_J: Indices) -> dict[int, str]:
+    """The same over several GPU types, which it also returns: who runs keeps its type, who waits takes one with room.
+
+    Idle GPUs before someone else's.
+    """
     columns, nodes = view.columns, view.node_columns
-    left = {t: int(nodes.free_N[nodes.type_N == kind].sum()) for kind, t in enumerate(nodes.gpu_types)}
+    idle = {t: int(nodes.free_N[nodes.type_N == kind].sum()) for kind, t in enumerate(nodes.gpu_types)}
+    left = dict(idle)
     type_of = {job_id: view.nodes[allocation.nodes[0]].gpu_type for job_id, allocation in view.allocations.items()}
     for job_id, allocation in view.allocations.items():
         left[type_of[job_id]] += allocation.total
-    chosen = []
+    chosen: dict[int, str] = {}
     for job in order_J:
         gpus, types = columns.demands[columns.demand_J[job]]
         held = int(columns.held_J[job])
-        options = (type_of[columns.ids[job]],) if held else (types or nodes.gpu_types)
         need = held or gpus
-        for option in options:
-            if left.get(option, 0) >= need:
-                left[option] -= need
-                chosen.append(int(job))
-                break
-    return np.array(chosen, dtype=np.int64)
+        options = (type_of[columns.ids[job]],) if held else (types or nodes.gpu_types)
+        fitting = [option for option in options if left.get(option, 0) >= need]
+        if fitting:
+            best = fitting[0] if held else next((option for option in fitting if idle[option] >= need), fitting[0])
+            chosen[int(job)] = best
+            left[best] -= need
+            idle[best] -= 0 if held else need
+    return chosen

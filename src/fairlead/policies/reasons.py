@@ -32,12 +32,7 @@ def queued_reasons(view: Snapshot, allocations: Mapping[str, Allocation], rule: 
         if allocation is not None:
             verb = "keeps" if job.allocation == allocation else "gets"
             return Reason("placed", f"{verb} {allocation.total} GPUs: {allocation}", {"gpus": allocation.total})
-        total = sum(node.gpus for node in view.nodes.values() if node.open and _accepts(job, node.gpu_type))
-        free = total - sum(
-            allocation.total
-            for allocation in allocations.values()
-            if (node := view.nodes[allocation.nodes[0]]).open and _accepts(job, node.gpu_type)
-        )
+        total, free = _most_gpus(view, allocations, job)
         if total < job.spec.gpus:
             code, text = "too-large", f"needs {job.spec.gpus} GPUs; the nodes open to it have {total}"
         elif job.allocation:
@@ -51,5 +46,16 @@ def queued_reasons(view: Snapshot, allocations: Mapping[str, Allocation], rule: 
     return Reasons(view, explain)
 
 
-def _accepts(job: Job, gpu_type: str) -> bool:
-    return not job.spec.gpu_types or gpu_type in job.spec.gpu_types
+def _most_gpus(view: Snapshot, allocations: Mapping[str, Allocation], job: Job) -> tuple[int, int]:
+    """GPUs of one type the job accepts, on open nodes: the most there are, and the most that are free."""
+    total: dict[str, int] = {}
+    for node in view.nodes.values():
+        if node.open and (not job.spec.gpu_types or node.gpu_type in job.spec.gpu_types):
+            total[node.gpu_type] = total.get(node.gpu_type, 0) + node.gpus
+    free = dict(total)
+    for allocation in allocations.values():
+        for node_id, gpus in allocation:
+            node = view.nodes[node_id]
+            if node.open and node.gpu_type in free:
+                free[node.gpu_type] -= len(gpus)
+    return max(total.values(), default=0), max(free.values(), default=0)

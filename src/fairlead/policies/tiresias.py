@@ -89,14 +89,14 @@ class Tiresias:
             self._forgiven[columns.ids[job]] = float(columns.service_gpu_s_J[job])
         for job_id in self._forgiven.keys() - view.jobs.keys():
             del self._forgiven[job_id]
-        return columns.service_gpu_s_J - self._forgiven_J(columns)
+        return columns.service_gpu_s_J - self._forgiven_service(columns)
 
-    def _forgiven_J(self, columns: Columns) -> Floats:
+    def _forgiven_service(self, columns: Columns) -> Floats:
         return np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
 
     def _promotion_at(self, columns: Columns) -> Floats:
         """When each waiting job has waited `promote` times as long as it ran since its last promotion."""
-        ran_s_J = (columns.service_gpu_s_J - self._forgiven_J(columns)) / columns.gpus_J
+        ran_s_J = (columns.service_gpu_s_J - self._forgiven_service(columns)) / columns.gpus_J
         waits_J = (columns.held_J == 0) & (ran_s_J > 0)
         promotion_at: Floats = np.where(waits_J, columns.last_ran_at_J + self.promote * ran_s_J, math.inf)
         return promotion_at

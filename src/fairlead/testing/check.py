@@ -74,11 +74,12 @@ def _for_all(strategy: Any, check: Callable[[Any], None], examples: int) -> None
         suppress_health_check=list(HealthCheck),
         phases=(Phase.explicit, Phase.generate, Phase.shrink),
     )
+    draw: Any = given(strategy)
     try:
-        configured(given(strategy)(check))()
+        configured(draw(check))()
     except Flaky as error:
-        causes = getattr(error, "exceptions", ())
-        problem = f"the same snapshots broke a rule once and none the next time; once it was: {causes[0] if causes else error}"
+        cause = (*getattr(error, "exceptions", ()), error)[0]
+        problem = f"the same snapshots broke a rule once and none the next time; once it was: {cause}"
         raise PolicyContractError("deterministic", problem) from error
 
 

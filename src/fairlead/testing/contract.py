@@ -50,8 +50,9 @@ def decide(policy: Policy, view: Snapshot) -> Plan:
         raise PolicyContractError("answers", f"it raised {error!r}", view) from error
     if not isinstance(plan, Plan):
         raise PolicyContractError("answers", f"it returned {plan!r}", view)
+    after = _facts(view)
     for what, was in before.items():
-        if _facts(view)[what] != was:
+        if after[what] != was:
             raise PolicyContractError("pure", f"it changed {what} of the snapshot", view)
     try:
         check(view, plan, changes(view, plan))

@@ -50,7 +50,7 @@ class GivenJob:
 
 
 def job(
-    id: str,  # noqa: A002  # as in JobSpec
+    id: str,
     gpus: int = 1,
     *,
     on: str | None = None,
