@@ -47,8 +47,7 @@ class FileJournal:
     def __init__(self, path: Path) -> None:
         self._lock = _lock(path)
         try:
-            self._db = sqlite3.connect(path, isolation_level=None)
-            self._open_or_create(path)
+            self._db = _open_or_create(path)
         except sqlite3.Error as error:
             os.close(self._lock)
             raise BackendError(f"cannot open journal {path}: {error}") from error
@@ -56,16 +55,6 @@ class FileJournal:
             os.close(self._lock)
             raise
         self._pending: list[tuple[float, str, str]] = []
-
-    def _open_or_create(self, path: Path) -> None:
-        if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute(_SCHEMA)
-        _check_is_journal(self._db, path)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
 
     def append(self, message: Message) -> None:
         body = json.dumps(encode(message), separators=(",", ":"), allow_nan=False)
@@ -91,9 +80,11 @@ class FileJournal:
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        self.commit()
-        self._db.close()
-        os.close(self._lock)
+        try:
+            self.commit()
+        finally:
+            self._db.close()
+            os.close(self._lock)
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +103,7 @@ def read_journal(path: Path, *, after: int = 0) -> Iterator[tuple[int, Message]]
         for seq, body in db.execute("SELECT seq, body FROM messages WHERE seq > ? ORDER BY seq", (after,)):
             try:
                 yield seq, decode(json.loads(body))
-            except (InvalidSpec, ValueError) as error:
+            except (InvalidSpec, ValueError, RecursionError) as error:
                 raise InvalidSpec(f"{path}, message {seq}: {error}") from error
     except sqlite3.Error as error:
         raise InvalidSpec(f"{path} is not a readable journal: {error}") from error
@@ -131,6 +122,23 @@ def replay(messages: Iterable[Message]) -> State:
     return state
 
 
+def _open_or_create(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(_SCHEMA)
+        _check_is_journal(db, path)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
 def _check_is_journal(db: sqlite3.Connection, path: Path) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -143,7 +151,7 @@ def _check_is_journal(db: sqlite3.Connection, path: Path) -> None:
 def _lock(path: Path) -> int:
     """Hold the file next to the journal; the system lets go when this process ends, however it ends."""
     try:
-        handle = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(_beside(path, ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise BackendError(f"cannot create journal {path}: {error.strerror}") from error
     try:
@@ -157,14 +165,36 @@ def _lock(path: Path) -> int:
 def save_journal(path: Path, messages: Iterable[Message]) -> None:
     """Write a whole journal at once: afterwards the file is complete, or as it was before."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
+    lock = _lock(path) if _beside(path, ".lock").exists() else None
     try:
         with FileJournal(draft) as journal:
             for message in messages:
                 journal.append(message)
             journal.fold()
+        _clear_the_way(path)
         os.replace(draft, path)
     except OSError as error:
         raise BackendError(f"cannot write journal {path}: {error.strerror}") from error
     finally:
-        for leftover in path.parent.glob(f"{draft.name}*"):
-            leftover.unlink()
+        for leftover in ("", "-wal", "-shm", ".lock"):
+            _beside(draft, leftover).unlink(missing_ok=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _clear_the_way(path: Path) -> None:
+    """Fold what a killed writer left in its write-ahead file: SQLite would apply it to the file that comes instead."""
+    if not _beside(path, "-wal").exists():
+        return
+    try:
+        db = sqlite3.connect(path)
+        (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        db.close()
+    except sqlite3.Error as error:
+        raise BackendError(f"cannot replace {path}: {error}") from error
+    if busy:
+        raise BackendError(f"cannot replace {path} while somebody reads it")
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from fairlead.core.errors import FairleadError, InvalidSpec
@@ -100,14 +101,16 @@ def _checked(loaded: Any, name: str) -> type:
 
 def _construct(cls: type, options: str, text: str) -> Policy:
     known = {f.name: f for f in fields(cls) if f.init} if is_dataclass(cls) else {}
-    hints = get_type_hints(cls)
+    hints = _hints(cls, text) if options else {}
     values: dict[str, Any] = {}
     for part in filter(None, options.split(",")):
         name, equals, value = part.partition("=")
+        if not equals:
+            raise InvalidSpec(f"policy {text!r}: cannot read {part!r}; expected option=value, lists as in 1/2/3")
         if name not in known:
             raise InvalidSpec(f"policy {text!r} has no option {name!r}{did_you_mean(name, known)}")
-        if not equals:
-            raise InvalidSpec(f"policy {text!r}: option {name} needs a value, as in {name}={known[name].default}")
+        if name in values:
+            raise InvalidSpec(f"policy {text!r}: option {name} is given twice")
         values[name] = _parse(hints[name], value, f"policy {text!r}: option {name}")
     try:
         policy: Policy = cls(**values)
@@ -118,10 +121,25 @@ def _construct(cls: type, options: str, text: str) -> Policy:
     return policy
 
 
+def _hints(cls: type, text: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(cls)
+    except Exception as error:  # a name that only a type checker imports
+        raise InvalidSpec(f"policy {text!r}: its types cannot be read: {error!r}") from error
+
+
 def _parse(hint: Any, value: str, place: str) -> Any:
     """A field's value from the command line; tuples are separated by `/`."""
+    args = get_args(hint)
     if get_origin(hint) is tuple:
-        return tuple(_parse(get_args(hint)[0], item, place) for item in value.split("/"))
+        items = value.split("/")
+        kinds = args[:1] * len(items) if args[-1] is Ellipsis else args
+        if len(kinds) != len(items):
+            raise InvalidSpec(f"{place} is {value!r}; expected {len(kinds)} values separated by /")
+        return tuple(_parse(kind, item, place) for kind, item in zip(kinds, items, strict=True))
+    if NoneType in args:  # X | None
+        (other,) = (arg for arg in args if arg is not NoneType)
+        return None if value.lower() == "none" else _parse(other, value, place)
     if hint is bool:
         if value.lower() in ("true", "false"):
             return value.lower() == "true"
@@ -134,4 +152,6 @@ def _parse(hint: Any, value: str, place: str) -> Any:
         if math.isnan(number):
             raise InvalidSpec(f"{place} is {value!r}; expected a {'whole ' if hint is int else ''}number")
         return number
+    if hint is not str:
+        raise InvalidSpec(f"{place} cannot be set by text: it is a {hint}")
     return value

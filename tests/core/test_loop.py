@@ -178,7 +178,7 @@ def test_an_attempt_preempted_from_outside_is_started_again_where_the_plan_has_i
 
 
 def test_the_clocks_standing_plan_loses_what_events_have_overtaken() -> None:
-    """Between two decisions b is cancelled and n0 is lost: nothing of the plan can be carried out, and that is no error."""
+    """Between two decisions b is cancelled and n0 is lost: nothing of the plan is left, and that is no error."""
     script = [[*BEGIN, SECOND], [Tick(60.0)], [JobCancelled(61.0, "b")], [NodeLost(62.0, "n0")], [Tick(120.0)]]
     world = played(script, lambda view: Plan({"a": A, "b": B} if view.now == 60.0 else {}), "60s")
     assert world.happened("execute") == [Start(60.0, "a", 1, A), Start(60.0, "b", 1, B), Stop(61.0, "b", 1)]

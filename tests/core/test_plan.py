@@ -174,14 +174,13 @@ def test_gpus_are_shared_only_by_jobs_declared_together(packs: list[str], words:
 def test_sharing_that_is_no_longer_declared_is_refused_even_if_nothing_changes() -> None:
     state = running((gang("a"), A), (gang("b"), A))
     decide(state, {"a": A, "b": A}, "ab", only_check=True)
-    with pytest.raises(InvalidPlan, match="declare them in Plan.packed"):
+    with pytest.raises(InvalidPlan, match="or declare them"):
         decide(state, {"a": A, "b": A})
 
 
 def test_a_review_at_no_time_is_refused() -> None:
-    view = cluster().snapshot()
     with pytest.raises(InvalidPlan, match="review_at is NaN"):
-        check(view, Plan(review_at=math.nan), [])
+        check(cluster().snapshot(), Plan(review_at=math.nan), [])
 
 
 # -- changes ---------------------------------------------------------------------------------------------------------
@@ -336,14 +335,10 @@ def test_nobody_lets_go_for_gpus_that_are_on_their_way() -> None:
 # -- reconcile: packing ----------------------------------------------------------------------------------------------
 
 
-def test_mates_start_together() -> None:
+def test_mates_start_together_or_join_one_that_is_already_there() -> None:
     state = cluster(gang("a"), gang("b"))
     assert decide(state, {"a": A, "b": A}, "ab") == [Start(0.0, "a", 1, A), Start(0.0, "b", 1, A)]
-
-
-def test_a_mate_joins_one_that_is_already_there() -> None:
-    state = running((gang("a"), A))
-    state.apply(JobSubmitted(0.0, gang("b")))
+    bring(state, "a", Phase.RUNNING, A)
     assert decide(state, {"a": A, "b": A}, "ab") == [Start(0.0, "b", 1, A)]
 
 
@@ -372,8 +367,7 @@ def test_a_new_mate_also_waits_for_one_that_was_cancelled() -> None:
 
 def test_what_survives_of_a_plan_passes_the_check() -> None:
     """Its jobs are gone, cancelled, or its nodes are lost, closed, or came back as something else."""
-    specs = [gang(job_id) for job_id in "abcde"]
-    state = cluster(*specs, gang("f", gpu_types=("fast",)), JobSpec(id="g", gpus=8))
+    state = cluster(*(gang(job_id) for job_id in "abcde"), gang("f", gpu_types=("fast",)))
     plan = Plan(
         {
             "a": on("n0", 0, 1),
@@ -387,16 +381,12 @@ def test_what_survives_of_a_plan_passes_the_check() -> None:
     for node in (Node("n3", 4), Node("n4", 4)):
         state.apply(NodeJoined(0.0, node))
     check(state.snapshot(), plan, changes(state.snapshot(), plan))
-    for event in (
-        JobCancelled(1.0, "a"),
-        NodeLost(1.0, "n1"),
-        NodeDrained(1.0, "n3"),
-        NodeLost(1.0, "n4"),
-        NodeJoined(2.0, Node("n4", 2)),
-        NodeLost(1.0, "n2"),
-        NodeJoined(2.0, Node("n2", 4, "slow")),
-    ):
-        state.apply(event)
+    for node_id in ("n1", "n2", "n4"):
+        state.apply(NodeLost(1.0, node_id))
+    state.apply(JobCancelled(1.0, "a"))
+    state.apply(NodeDrained(1.0, "n3"))
+    for node in (Node("n2", 4, "slow"), Node("n4", 2)):
+        state.apply(NodeJoined(2.0, node))
     view = state.snapshot()
     left = surviving(view, plan)
     assert left.allocations == {"e": on("n0", 2, 3)}
@@ -406,5 +396,5 @@ def test_what_survives_of_a_plan_passes_the_check() -> None:
 def test_a_job_on_a_draining_node_is_still_part_of_the_plan_that_put_it_there() -> None:
     state = running((gang("a"), A))
     state.apply(NodeDrained(1.0, "n0"))
-    plan = Plan({"a": A})
-    assert surviving(state.snapshot(), plan) is plan
+    assert surviving(state.snapshot(), plan := Plan({"a": A})) is plan
+

@@ -1,4 +1,4 @@
-"""A snapshot's arrays say what its jobs and nodes say, after any history, and go on saying it when the state moves on."""
+"""A snapshot's arrays say what its jobs and nodes say, after any history, and still do when the state moves on."""
 
 from __future__ import annotations
 

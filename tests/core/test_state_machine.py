@@ -133,9 +133,7 @@ class AnyMessage(RuleBasedStateMachine):
                 applied = True
             else:
                 applied = state.apply(message)  # type: ignore[arg-type]
-        except Exception as error:
-            assert isinstance(error, InvalidTransition), error
-            assert str(error)
+        except InvalidTransition:
             assert everything(state) == before, f"{message} was refused, but left a trace"
             return
         assert state.now >= now

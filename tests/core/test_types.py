@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -178,18 +179,13 @@ def test_an_allocation_reads_well() -> None:
 # -- jobs ------------------------------------------------------------------------------------------------------------
 
 
-def test_service_grows_with_every_gpu_held_also_those_being_released() -> None:
-    job = Job(
-        JobSpec(id="a", gpus=2, gpus_min=1),
-        submitted_at=0.0,
-        phase=Phase.RESCALING,
-        allocation=Allocation.of({"n0": [0]}),
-        releasing=Allocation.of({"n0": [1]}),
-        service_gpu_s=10.0,
-        accounted_at=100.0,
-    )
-    assert job.service_at(105.0) == 20.0
-    assert job.held == Allocation.of({"n0": [0, 1]})
+def test_service_is_gpus_times_the_seconds_it_runs() -> None:
+    where, leaving = Allocation.of({"n0": [0, 2]}), Allocation.of({"n0": [1]})
+    spec = JobSpec(id="a", gpus=2)
+    running = Job(spec, 0.0, phase=Phase.RUNNING, allocation=where, service_gpu_s=10.0, accounted_at=100.0)
+    rescaling = replace(running, phase=Phase.RESCALING, releasing=leaving)
+    assert (running.service_at(105.0), rescaling.service_at(105.0)) == (20.0, 10.0)
+    assert rescaling.held == Allocation.of({"n0": [0, 1, 2]})
 
 
 def test_run_time_grows_only_while_the_job_runs() -> None:

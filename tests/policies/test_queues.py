@@ -107,7 +107,7 @@ def test_a_short_job_that_does_not_fit_is_skipped() -> None:
 def test_an_oracle_refuses_to_guess_where_nobody_knows_the_truth(
     policy: ShortestRemainingTimeOracle | ShortestRemainingGpuTimeOracle,
 ) -> None:
-    with pytest.raises(InvalidSpec, match="is an oracle: it needs true remaining times, which only the simulator knows"):
+    with pytest.raises(InvalidSpec, match="is an oracle: it needs true remaining times, which only the simulator"):
         policy.plan(make_view("1x4", [job("a")]))
 
 

@@ -1,4 +1,4 @@
-"""Two-dimensional least attained service: who falls, who goes first within a queue, who is promoted, when to ask again."""
+"""Least attained service: who falls, who goes first within a queue, who is promoted, when to ask again."""
 
 from __future__ import annotations
 
@@ -135,10 +135,17 @@ def test_a_promoted_job_is_served_as_if_it_were_new_and_falls_again() -> None:
 
 
 def test_a_job_that_waits_in_the_first_queue_is_not_promoted() -> None:
-    jobs = [job("waits", 1, stints=[("n0[0]", 0.0, 10.0)]), job("runs", 1, preemptible=False, stints=[("n0[0]", 10.0, None)])]
+    runs = job("runs", 1, preemptible=False, stints=[("n0[0]", 10.0, None)])
+    jobs = [job("waits", 1, stints=[("n0[0]", 0.0, 10.0)]), runs]
     policy = Tiresias(thresholds=(50.0,), promote=2.0)
     plan = policy.plan(make_view("1x1", jobs, now=1000.0))
     assert plan.reasons["waits"].numbers["service_gpu_s"] == 10.0
+
+
+def test_a_promoted_job_is_not_passed_by_those_who_arrive_after_it() -> None:
+    jobs = [PROMOTED_AT_300[0], job("newcomer", 1, submitted_at=310.0)]
+    policy = Tiresias(thresholds=(50.0,), promote=2.0)
+    Scenario(nodes="1x1", jobs=jobs, now=320.0, expected={"waits": 1}).check(policy)
 
 
 def test_what_was_forgiven_is_forgotten_with_the_job() -> None:
@@ -159,13 +166,13 @@ def test_it_does_not_claim_to_be_free_of_starvation_because_it_is_not() -> None:
 
 @pytest.mark.parametrize("thresholds", [(0.0,), (-1.0,), (2.0, 1.0), (1.0, 1.0), (math.inf,), (math.nan,)])
 def test_thresholds_are_positive_and_rise(thresholds: tuple[float, ...]) -> None:
-    with pytest.raises(InvalidSpec, match="thresholds are .* expected positive numbers that rise"):
+    with pytest.raises(InvalidSpec, match=r"thresholds are .* expected positive numbers that rise"):
         Tiresias(thresholds=thresholds)
 
 
 @pytest.mark.parametrize("promote", [-1.0, math.inf, math.nan])
 def test_promote_is_a_number_of_at_least_zero(promote: float) -> None:
-    with pytest.raises(InvalidSpec, match="promote is .* expected a number of at least 0"):
+    with pytest.raises(InvalidSpec, match=r"promote is .* expected a number of at least 0"):
         Tiresias(promote=promote)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 from typing import TypeVar
 
 import click
 
 from fairlead.cli.errors import reports_errors
 from fairlead.cli.options import experiment_options, make_experiment
-from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report
+from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report, writable
 from fairlead.core.errors import InvalidSpec
 from fairlead.plugins import make_policy
 from fairlead.sim.experiment import prepare, run_many
@@ -37,7 +37,7 @@ def compare(
 
     Exits with 1 if jobs remain unfinished in any run, with 2 if the input cannot be used.
     """
-    names = _policies(policies)
+    report_to, names = writable(report), _policies(policies)
     for name in names:
         make_policy(name)  # a wrong name should not cost the time of the others' runs
     experiments = [
@@ -51,16 +51,15 @@ def compare(
     prepare(experiments[0])  # nor should a broken trace cost a pool of processes
     with progress_bar(f"simulating {len(experiments)} runs") as progress:
         results = run_many(experiments, workers=workers, progress=progress)
-    if report is not None:
-        save_report(Path(report), results)
+    if report_to is not None:
+        save_report(report_to, results)
     print_results(results, output)
     complain_if_unfinished(results)
 
 
 def _policies(text: str) -> list[str]:
-    """Names separated by spaces, or by commas where no option uses them."""
-    names = text.split() if " " in text.strip() or "=" in text else text.split(",")
-    names = [name.strip() for name in names if name.strip()]
+    """Names separated by commas; a comma before `option=` belongs to the policy."""
+    names = [name.strip() for name in re.split(r",(?!\s*\w+=)", text) if name.strip()]
     if not names:
         raise InvalidSpec("--policies is empty; `fairlead policies` lists what there is")
     return list(dict.fromkeys(names))

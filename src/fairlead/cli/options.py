@@ -11,7 +11,7 @@ import click
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Cadence
 from fairlead.sim.costs import CostModel
-from fairlead.sim.experiment import Experiment
+from fairlead.sim.experiment import Experiment, default_cluster
 from fairlead.sim.traces import READERS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -19,7 +19,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _SHARED = (
     click.argument("trace", type=click.Path()),
     click.option("--format", metavar="NAME", help=f"Format of TRACE; guessed if left out. {', '.join(READERS)}."),
-    click.option("--cluster", metavar="SPEC", help="16x4, or v100=3x4,k80=3x4@0.5 (price per GPU-hour)."),
+    click.option("--cluster", metavar="SPEC",
+                 help="16x4, or v100=3x4,k80=3x4@0.5 (price per GPU-hour). [default: the trace's nodes, or 16x4]"),
     click.option("--profiles", type=click.Path(), help="Profiles or throughput tables, if not beside TRACE."),
     click.option("--cadence", default="event", show_default=True, metavar="WHEN", help="event, 60s or event+60s."),
     click.option("--costs", default="default", show_default=True, metavar="COSTS",
@@ -48,6 +49,8 @@ def make_experiment(*, failures: str | None, **options: Any) -> Experiment:
     CostModel.parse(options["costs"])
     if not (math.isfinite(options["load"]) and options["load"] > 0):
         raise InvalidSpec(f"load is {options['load']}; expected a positive number")
+    if options["cluster"] is None:
+        options["cluster"] = default_cluster(options["trace"], options["format"])
     return Experiment(**options, failures_h=None if failures is None else _parse_failures(failures))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fairlead.core.errors import InvalidSpec
 from fairlead.sim import experiment
 from fairlead.sim.experiment import Result
 from fairlead.sim.report import Run, write_report
@@ -51,7 +53,7 @@ def print_results(results: Sequence[Result], output: str, *, one: bool = False) 
     elif output == "csv":
         click.echo(_csv(results), nl=False)
     else:
-        console = Console(width=None if sys.stdout.isatty() else 140)  # a pipe has no width to fit into
+        console = Console(width=None if sys.stdout.isatty() else 500)  # a pipe has no width to fit into
         console.print(_sheet(results[0]) if one else _table(results))
 
 
@@ -147,12 +149,24 @@ def _setting(run: experiment.Experiment) -> dict[str, str]:
     }
 
 
+def writable(path: str | None) -> Path | None:
+    """A path that can be written to, found out before the work is done and not after."""
+    if path is None:
+        return None
+    target = Path(path)
+    if target.is_dir() or not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        raise InvalidSpec(f"cannot write {path}; expected a file in a directory that exists and can be written to")
+    return target
+
+
 def complain_if_unfinished(results: Sequence[Result]) -> None:
-    """Say it loudly and exit with 1 if any job of any run did not finish."""
+    """Say what was left out; say loudly, and exit with 1, if any job of any run did not finish."""
+    for reason, count in results[0].left_out.items():
+        click.echo(f"note: {count} jobs of the trace were left out: {reason}", err=True)
     failed = [result for result in results if result.measured.summary.unfinished]
     for result in failed:
         m = result.measured.summary
-        some = ", ".join(m.unfinished_ids[:5]) + (", ..." if m.unfinished > 5 else "")
+        some = ", ".join(m.unfinished_ids[:5]) + (" and more" if m.unfinished > 5 else "")
         click.echo(
             f"UNFINISHED: {m.unfinished} of {m.jobs} jobs did not finish under {result.experiment.policy}: {some}. "
             "Its figures cover only the jobs that did.",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from fairlead.cli.errors import reports_errors
 from fairlead.cli.options import experiment_options, make_experiment
-from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report
+from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report, writable
 from fairlead.journal import MemoryJournal, save_journal
 from fairlead.sim.experiment import run_experiment
 
@@ -32,13 +30,14 @@ def simulate(output: str, report: str | None, journal: str | None, **options: ob
 
     Exits with 1 if jobs remain unfinished, with 2 if the input cannot be used.
     """
+    report_to, journal_to = writable(report), writable(journal)
     experiment = make_experiment(**options)  # type: ignore[arg-type]  # click has checked them
     messages = MemoryJournal()
     with progress_bar(f"simulating {experiment.policy}") as progress:
         result = run_experiment(experiment, progress=progress, journal=messages)
-    if journal is not None:
-        save_journal(Path(journal), messages)
-    if report is not None:
-        save_report(Path(report), [result])
+    if journal_to is not None:
+        save_journal(journal_to, messages)
+    if report_to is not None:
+        save_report(report_to, [result])
     print_results([result], output, one=True)
     complain_if_unfinished([result])

@@ -69,13 +69,13 @@ class Cadence:
         """`event`, `60s`, or both: `event+60s`."""
         period_s, on_events = None, False
         for part in text.split("+"):
-            number = re.fullmatch(r"(\d+(?:\.\d+)?)s?", part.strip())
+            number = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", part.strip())
             if part.strip() == "event":
                 on_events = True
             elif number and float(number[1]) > 0 and period_s is None:
-                period_s = float(number[1])
+                period_s = float(number[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[number[2]]
             else:
-                raise InvalidSpec(f"cadence {text!r} is unknown; expected event, 60s or event+60s")
+                raise InvalidSpec(f"cadence {text!r} is unknown; expected event, 60s, 5m or event+60s")
         return Cadence(period_s, on_events)
 
     def __str__(self) -> str:
@@ -117,7 +117,8 @@ def run(policy: Policy, backend: Backend, *, state: State, journal: Journal, cad
             # 3. decide, or go on with what was decided, as far as it still holds
             plan = policy.plan(view) if due else surviving(view, plan)
             changed = changes(view, plan)
-            check(view, plan, changed)  # 4. refuse nonsense
+            if due:
+                check(view, plan, changed)  # 4. refuse nonsense
             commands = reconcile(view, plan, changed)  # 5. close the gap
         for command in commands:
             state.issue(command)

@@ -29,13 +29,11 @@ def changes(view: Snapshot, plan: Plan) -> list[str]:
 def check(view: Snapshot, plan: Plan, changed: list[str]) -> None:
     """Raise InvalidPlan unless every allocation exists, fits its job, and overlaps no other undeclared one."""
     for job_id in changed:
-        allocation = plan.allocations.get(job_id)
-        if allocation is None:
-            continue
-        job = view.jobs.get(job_id)
+        job, allocation = view.jobs.get(job_id), plan.allocations.get(job_id)
         if job is None:
             raise InvalidPlan(f"the plan places job {job_id!r}, which is not a live job of this snapshot")
-        if fault := _fault(view, job, allocation):
+        fault = _fault(view, job, allocation) if allocation is not None else ""
+        if fault := fault or _breach(job, allocation):
             raise InvalidPlan(f"job {job_id} {fault}")
     _check_overlaps(view, plan, changed)
     if math.isnan(plan.review_at):
@@ -65,6 +63,14 @@ def _fault(view: Snapshot, job: Job, allocation: Allocation) -> str:
     if spec.gpu_types and not types.issubset(spec.gpu_types):
         return f"is placed on {types.pop()}; it accepts {', '.join(spec.gpu_types)}"
     return ""
+
+
+def _breach(job: Job, allocation: Allocation | None) -> str:
+    """Why the job must not lose what it holds; empty if it may."""
+    if not job.allocation or job.spec.preemptible or (job.spec.in_place and allocation):
+        return ""
+    fate = "stopped" if allocation is None else "restarted elsewhere"
+    return f"is {fate}, but must not be preempted; leave it on {job.allocation}"
 
 
 def _check_overlaps(view: Snapshot, plan: Plan, changed: list[str]) -> None:
@@ -129,14 +135,25 @@ def reconcile(view: Snapshot, plan: Plan, changed: list[str]) -> list[Command]:
 
 
 def surviving(view: Snapshot, plan: Plan) -> Plan:
-    """The part of an earlier plan that can still be carried out, after events have overtaken it."""
-    left = {
-        job_id: allocation
-        for job_id, allocation in plan.allocations.items()
-        if (job := view.jobs.get(job_id)) is not None
-        and (job.allocation == allocation or not _fault(view, job, allocation))
-    }
-    return plan if len(left) == len(plan.allocations) else replace(plan, allocations=left)
+    """The part of an earlier plan that can still be carried out, after events have overtaken it.
+
+    A job that cannot go where it was to go stays where it is, unless another is to have its GPUs.
+    """
+    left: dict[str, Allocation] = {}
+    stranded: list[Job] = []
+    for job_id, allocation in plan.allocations.items():
+        job = view.jobs.get(job_id)
+        if job is None:
+            continue
+        if job.allocation == allocation or not _fault(view, job, allocation):
+            left[job_id] = allocation
+        elif job.allocation:
+            stranded.append(job)
+    for job in stranded:
+        wanted = {gpu for allocation in left.values() for gpu in _gpus(allocation)}
+        if wanted.isdisjoint(_gpus(job.allocation)):
+            left[job.id] = job.allocation
+    return plan if left == plan.allocations else replace(plan, allocations=left)
 
 
 def _gain(view: Snapshot, job: Job, target: Allocation) -> Command | None:

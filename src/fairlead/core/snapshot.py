@@ -34,10 +34,10 @@ class Columns:
     preemptible_J: Floats
     #: GPUs of the current allocation; 0 while it waits.
     held_J: Floats
-    #: GPU-seconds held and seconds spent RUNNING, until now.
+    #: GPU-seconds and seconds spent RUNNING, until now.
     service_gpu_s_J: Floats
     run_s_J: Floats
-    #: -inf for a job that never ran.
+    #: Now for a job that is RUNNING, -inf for one that never ran.
     last_ran_at_J: Floats
     #: When its phase last changed.
     since_J: Floats
@@ -117,7 +117,7 @@ class Snapshot:
 
 
 _GPUS, _SUBMITTED, _PRIORITY, _PREEMPTIBLE, _ESTIMATE, _DEMAND = range(6)  # never change
-_HELD, _SERVICE, _RUN, _LAST_RAN, _SINCE, _AT, _RATE, _RUNNING = range(6, 14)
+_HELD, _SERVICE, _RUN, _LAST_RAN, _SINCE, _AT, _RUNNING = range(6, 13)
 
 
 class Table:
@@ -128,7 +128,7 @@ class Table:
     """
 
     def __init__(self) -> None:
-        self._cells_CR = np.zeros((14, 64))
+        self._cells_CR = np.zeros((13, 64))
         self._alive_R = np.zeros(64, dtype=bool)
         self._row: dict[str, int] = {}
         self._end = 0
@@ -155,13 +155,12 @@ class Table:
             cells[_PREEMPTIBLE, row] = spec.preemptible
             cells[_ESTIMATE, row] = np.inf if spec.estimate_s is None else spec.estimate_s
             cells[_DEMAND, row] = self._demands.setdefault((spec.gpus, spec.gpu_types), len(self._demands))
-        cells[_HELD, row] = held = job.allocation.total
+        cells[_HELD, row] = job.allocation.total
         cells[_SERVICE, row] = job.service_gpu_s
         cells[_RUN, row] = job.run_s
         cells[_LAST_RAN, row] = -np.inf if job.last_ran_at is None else job.last_ran_at
         cells[_SINCE, row] = job.since
         cells[_AT, row] = job.accounted_at
-        cells[_RATE, row] = held + job.releasing.total
         cells[_RUNNING, row] = job.phase is Phase.RUNNING
 
     def drop(self, job_id: str) -> None:
@@ -175,8 +174,9 @@ class Table:
         used = self._cells_CR[:, : self._end]
         cells = used.copy() if self._end == len(self._row) else used.take(self._living(), axis=1)
         elapsed = np.maximum(0.0, now - cells[_AT])
-        cells[_SERVICE] += cells[_RATE] * elapsed
-        cells[_RUN] += cells[_RUNNING] * elapsed
+        running_s = cells[_RUNNING] * elapsed
+        cells[_SERVICE] += cells[_HELD] * running_s
+        cells[_RUN] += running_s
         np.copyto(cells[_LAST_RAN], now, where=cells[_RUNNING] > 0)
         return Columns(
             ids=ids,

@@ -279,11 +279,8 @@ class State:
     def _change(self, job: Job, at: float, **changes: Any) -> None:
         """Replace a job by its next version: account for the time until now, and keep every index true."""
         now = max(self.now, at)
-        if job.allocation or job.releasing:
-            changes["service_gpu_s"] = job.service_at(now)
-            if job.phase is RUNNING:
-                changes["run_s"] = job.run_at(now)
-                changes["last_ran_at"] = now
+        if job.phase is RUNNING:
+            changes |= {"service_gpu_s": job.service_at(now), "run_s": job.run_at(now), "last_ran_at": now}
         changes["accounted_at"] = now
         if changes.get("phase", job.phase) is not job.phase:
             changes["since"] = now

@@ -277,9 +277,9 @@ class Job:
     #: How often it lost its GPUs to the plan.
     preemptions: int = 0
     first_started_at: float | None = None
-    #: When it last ran; `since` or later while it runs.
+    #: When it last ran, as of `accounted_at`; None if it never did. One that runs now ran last now.
     last_ran_at: float | None = None
-    #: GPU-seconds held, and seconds spent RUNNING, up to `accounted_at`.
+    #: GPU-seconds and seconds spent RUNNING, up to `accounted_at`: what start-up and waiting take is nobody's service.
     service_gpu_s: float = 0.0
     run_s: float = 0.0
     accounted_at: float = 0.0
@@ -297,8 +297,8 @@ class Job:
         return self.allocation | self.releasing
 
     def service_at(self, now: float) -> float:
-        """GPU-seconds held until `now`: the attained service of 2D-LAS."""
-        return self.service_gpu_s + (self.allocation.total + self.releasing.total) * max(0.0, now - self.accounted_at)
+        """GPUs x seconds spent RUNNING until `now`: the attained service of 2D-LAS."""
+        return self.service_gpu_s + self.allocation.total * (self.run_at(now) - self.run_s)
 
     def run_at(self, now: float) -> float:
         """Seconds spent RUNNING until `now`."""

@@ -35,6 +35,7 @@ class Tiresias:
     #: GPU-seconds of service at which a job falls into the next queue; separated by `/` on the command line.
     thresholds: tuple[float, ...] = (3250.0, 7200.0)
     #: A job that waited this many times as long as it has run starts again in the first queue; 0 never promotes.
+    #: Large jobs can starve even so: in the first queue they are skipped as long as small ones keep coming.
     promote: float = 0.0
     #: Service forgiven at a promotion. The policy's only memory; if it is lost, promotions are.
     _forgiven: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -45,10 +46,6 @@ class Tiresias:
             raise InvalidSpec(f"tiresias: thresholds are {self.thresholds}; expected positive numbers that rise")
         if not 0 <= self.promote < math.inf:
             raise InvalidSpec(f"tiresias: promote is {self.promote}; expected a number of at least 0")
-
-    @property
-    def starvation_free(self) -> bool:
-        return self.promote > 0
 
     def plan(self, view: Snapshot) -> Plan:
         if nobody_waits(view):  # then it does not matter who is in which queue
@@ -85,7 +82,8 @@ class Tiresias:
     def _remembered(self, view: Snapshot) -> Floats:
         """Service since the last promotion, promoting whoever has waited long enough."""
         columns = view.columns
-        for job in np.flatnonzero(self._promotion_at(columns) <= view.now + _TOLERANCE_GPU_S):
+        queue_J = self._queue(columns.service_gpu_s_J - self._forgiven_service(columns))
+        for job in np.flatnonzero(self._promotion_at(columns, queue_J) <= view.now + _TOLERANCE_GPU_S):
             self._forgiven[columns.ids[job]] = float(columns.service_gpu_s_J[job])
         for job_id in self._forgiven.keys() - view.jobs.keys():
             del self._forgiven[job_id]
@@ -94,17 +92,17 @@ class Tiresias:
     def _forgiven_service(self, columns: Columns) -> Floats:
         return np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
 
-    def _promotion_at(self, columns: Columns) -> Floats:
-        """When each waiting job has waited `promote` times as long as it ran since its last promotion."""
+    def _promotion_at(self, columns: Columns, queue_J: Indices) -> Floats:
+        """When each job that waits in a lower queue has waited `promote` times as long as it ran since the last."""
         ran_s_J = (columns.service_gpu_s_J - self._forgiven_service(columns)) / columns.gpus_J
-        waits_J = (columns.held_J == 0) & (ran_s_J > 0)
+        waits_J = (columns.held_J == 0) & (queue_J > 0)
         promotion_at: Floats = np.where(waits_J, columns.last_ran_at_J + self.promote * ran_s_J, math.inf)
         return promotion_at
 
     def _next_promotion(self, columns: Columns, queue_J: Indices) -> float:
         if not self.promote:
             return math.inf
-        return float(self._promotion_at(columns)[queue_J > 0].min(initial=math.inf))
+        return float(self._promotion_at(columns, queue_J).min(initial=math.inf))
 
 
 def _order(columns: Columns, queue_J: Indices, over_gpu_s_J: Floats, now: float) -> Indices:
@@ -112,9 +110,12 @@ def _order(columns: Columns, queue_J: Indices, over_gpu_s_J: Floats, now: float)
 
     `over_gpu_s_J` is the service each job has had beyond the threshold of its queue.
     """
-    runs_J = columns.held_J > 0
+    holds_J = columns.held_J > 0
     fresh_J = over_gpu_s_J <= _TOLERANCE_GPU_S
-    group_J = np.where(fresh_J, 2, np.where(runs_J, 0, 1))
+    just_fell_J = fresh_J & (queue_J > 0) & (columns.last_ran_at_J == now) & (columns.since_J < now)
+    runs_J = holds_J & ~just_fell_J
+    group_J = np.where(runs_J, 0, np.where(fresh_J, 2, 1))
     began_here_J = np.maximum(columns.since_J, now - over_gpu_s_J / columns.gpus_J)
-    rule_J = np.where(runs_J, began_here_J, np.where(fresh_J, columns.last_ran_at_J, -columns.last_ran_at_J))
+    came_J = np.maximum(columns.submitted_at_J, columns.last_ran_at_J)  # who fell or was promoted came when it last ran
+    rule_J = np.where(runs_J, began_here_J, np.where(fresh_J, came_J, -columns.last_ran_at_J))
     return np.lexsort((rule_J, group_J, queue_J))

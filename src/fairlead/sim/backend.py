@@ -44,6 +44,15 @@ class SimJob:
     costs: Costs = FREE
     cancel_at: float | None = None
 
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.submit_at < math.inf:
+            raise InvalidSpec(f"job {self.spec.id} is submitted at {self.submit_at}; expected a time of at least 0")
+        if self.cancel_at is not None and not self.submit_at <= self.cancel_at < math.inf:
+            raise InvalidSpec(
+                f"job {self.spec.id} is cancelled at {self.cancel_at}; expected a time after its submission "
+                f"at {self.submit_at}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Outage:
@@ -53,6 +62,12 @@ class Outage:
     at: float
     until: float
 
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.at <= self.until < math.inf:
+            raise InvalidSpec(
+                f"node {self.node} is lost at {self.at} and back at {self.until}; expected 0 <= lost <= back"
+            )
+
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
@@ -61,8 +76,12 @@ class _Attempt:
     job: SimJob
     attempt: int = 0
     allocation: Allocation = NOTHING
+    #: What a rescale under way gives up, and still uses.
+    releasing: Allocation = NOTHING
     cancelled: bool = False
-    suspended: bool = False
+    #: The attempt has processes: from its start until it stopped, failed or lost a node; and they began to train.
+    alive: bool = False
+    began: bool = False
     failures: int = 0
     #: Progress at `settled_at`, and what a lost node would leave of it, saved at `saved_at`.
     progress: float = 0.0
@@ -101,15 +120,18 @@ class SimBackend:
         """
         interference: share of speed that a job on several nodes loses while it shares one with another such job.
         report_every_s: running jobs report this often; 0 means only when their batch size or speed changes.
-        patience: give up after so many decisions in a row that left an empty world empty.
+        patience: give up after so many ticks in a row of an empty world, or so many and ten a job in which nobody began.
         """
         if not 0.0 <= interference < 1.0:
             raise InvalidSpec(f"interference is {interference}; expected a share of speed from 0 to below 1")
         self.now = 0.0
         self._interference, self._report_every_s, self._patience = interference, report_every_s, patience
+        _check_names("jobs", [job.spec.id for job in jobs])
+        _check_names("nodes", [node.id for node in nodes])
         self._nodes = {node.id: node for node in nodes}
         self._jobs: dict[str, _Attempt] = {job.spec.id: _Attempt(job) for job in jobs}
-        self._idle_ticks = 0
+        self._idle_ticks = 0  # ticks of an empty world, in a row
+        self._aborted = 0  # stops of jobs that had not begun to train, in a row
         self._outbox: list[Event] = []  # what happened and was not delivered yet
         self._spread: dict[str, set[str]] = {}  # node -> jobs on several nodes that run there
         self._users: dict[tuple[str, int], list[str]] = {}  # GPU -> jobs that run on it
@@ -117,6 +139,8 @@ class SimBackend:
         events += [JobSubmitted(job.submit_at, job.spec) for job in jobs]
         events += [JobCancelled(job.cancel_at, job.spec.id) for job in jobs if job.cancel_at is not None]
         for outage in outages:
+            if outage.node not in self._nodes:
+                raise InvalidSpec(f"there is an outage of node {outage.node!r}, which the cluster does not have")
             events += [NodeLost(outage.at, outage.node), NodeJoined(outage.until, self._nodes[outage.node])]
         self._heap: list[tuple[float, int, Event | str, str, int]] = [
             (event.at, place, event, "", 0) for place, event in enumerate(events)
@@ -128,7 +152,7 @@ class SimBackend:
 
     def wait(self, until: float) -> list[Event] | None:
         while not self._outbox:
-            if not self._jobs:
+            if not self._jobs or self._hopeless():
                 return None
             self._drop_void()
             if not self._heap or self._heap[0][0] > until:
@@ -136,28 +160,26 @@ class SimBackend:
             self.now = self._heap[0][0]
             while self._heap and self._heap[0][0] <= self.now:
                 self._happen(*heapq.heappop(self._heap)[2:])
-        self._idle_ticks = 0
         events, self._outbox = self._outbox, []
         return events
 
     def execute(self, command: Command) -> None:
-        self._idle_ticks = 0
         job = self._jobs[command.job]
         costs = job.job.costs
         if isinstance(command, Start):
-            job.attempt, job.allocation = command.attempt, command.allocation
+            job.attempt, job.allocation, job.alive = command.attempt, command.allocation, True
             self._later(costs.restart_s if command.attempt > 1 else costs.start_s, _STARTED, job)
             return
+        if not job.alive:
+            return  # the command crossed the end of its attempt, which is already in the outbox
         self._settle(job)
-        worked = job.pace is not None
         self._leave(job)
         if isinstance(command, Resize):
-            job.allocation, job.suspended = command.allocation, not command.allocation
+            job.allocation, job.releasing = command.allocation, job.allocation - command.allocation
             self._later(costs.rescale_s, _RESCALED, job)
         else:
-            job.suspended = False
-            self._save(job)
-            self._later(costs.save_s if worked else 0.0, _STOPPED, job)
+            self._aborted += not job.began
+            self._later(costs.save_s if job.began else 0.0, _STOPPED, job)
 
     def remaining_s(self, job_id: str) -> float:
         """True seconds left, for oracles: alone, on what the job asked for."""
@@ -170,13 +192,18 @@ class SimBackend:
         if math.isinf(until):
             return None  # nothing is under way and nobody wants to be asked again
         self._idle_ticks = 0 if self._heap else self._idle_ticks + 1
-        if self._idle_ticks > self._patience:
+        if self._hopeless():
             return None
         self.now = until
         return [Tick(until)]
 
+    def _hopeless(self) -> bool:
+        """Nothing makes progress, and nothing the policy did lately has changed that."""
+        return self._idle_ticks > self._patience or self._aborted > self._patience + 10 * len(self._jobs)
+
     def _happen(self, what: Event | str, job_id: str, version: int) -> None:
         if not isinstance(what, str):
+            self._idle_ticks = self._aborted = 0
             self._meet(what)
             self._outbox.append(what)
             return
@@ -189,13 +216,17 @@ class SimBackend:
             self._settle(job)
             self._report(job)
         elif what == _STOPPED:
-            job.allocation = NOTHING
+            self._save(job)
+            self._end(job)
             self._outbox.append(JobStopped(self.now, job_id, job.attempt))
-            if job.cancelled:
-                del self._jobs[job_id]
+        elif what == _STARTED:
+            job.began, self._idle_ticks, self._aborted = True, 0, 0
+            self._save(job)  # what it loaded; from here on checkpoints are counted
+            self._outbox.append(JobStarted(self.now, job_id, job.attempt))
+            self._enter(job)
         else:
-            done = JobStarted if what == _STARTED else JobRescaled
-            self._outbox.append(done(self.now, job_id, job.attempt))
+            job.releasing = NOTHING
+            self._outbox.append(JobRescaled(self.now, job_id, job.attempt))
             if job.allocation:
                 self._enter(job)
 
@@ -203,15 +234,22 @@ class SimBackend:
         """What an outside event does to the jobs in this world."""
         if isinstance(event, JobCancelled) and (job := self._jobs.get(event.job)) is not None:
             job.cancelled = True
-            if not job.allocation and not job.suspended:
+            if not job.alive:
                 del self._jobs[event.job]
         elif isinstance(event, NodeLost):
-            for job in [j for j in self._jobs.values() if event.node in j.allocation.nodes]:
-                self._settle(job)
-                self._leave(job)
-                job.progress, job.allocation = job.saved_progress, NOTHING
-                if job.cancelled:
-                    del self._jobs[job.job.spec.id]
+            for job in list(self._jobs.values()):
+                if event.node in job.allocation.nodes or event.node in job.releasing.nodes:
+                    self._settle(job)
+                    self._leave(job)
+                    job.progress = job.saved_progress
+                    self._end(job)
+
+    def _end(self, job: _Attempt) -> None:
+        """The attempt is over, and the job with it if it will not be started again."""
+        job.allocation = job.releasing = NOTHING
+        job.alive = job.began = False
+        if job.cancelled or job.failures > job.job.spec.max_restarts:
+            self._jobs.pop(job.job.spec.id, None)
 
     def _cross(self, job: _Attempt) -> None:
         """A job reached the end of its pace: go on at another, or end."""
@@ -229,7 +267,6 @@ class SimBackend:
         """Begin to make progress on its GPUs, which may slow others down."""
         job_id = job.job.spec.id
         job.present, job.settled_at = True, self.now
-        self._save(job)
         for node, gpus in job.allocation:
             for gpu in gpus:
                 self._users.setdefault((node, gpu), []).append(job_id)
@@ -258,8 +295,10 @@ class SimBackend:
             others.update(*(self._spread[node] for node in job.allocation.nodes))
         others.discard(job.job.spec.id)
         for other in sorted(others):
-            self._settle(self._jobs[other])
-            self._repace(self._jobs[other])
+            mate = self._jobs.get(other)
+            if mate is not None and mate.present:  # a new pace of one may have been the end of another
+                self._settle(mate)
+                self._repace(mate)
 
     # -- progress ------------------------------------------------------------------------------------------------
 
@@ -271,7 +310,7 @@ class SimBackend:
         if every_s > 0.0:
             saved_at = job.saved_at + math.floor((self.now - job.saved_at) / every_s) * every_s
             if saved_at > job.saved_at:
-                job.saved_progress = job.progress + job.speed * (saved_at - job.settled_at)
+                job.saved_progress = job.progress + job.speed * max(0.0, saved_at - job.settled_at)
                 job.saved_at = saved_at
         job.progress = min(job.progress + job.speed * (self.now - job.settled_at), job.pace.until)
         job.settled_at = self.now
@@ -288,9 +327,8 @@ class SimBackend:
             self._leave(job)
             where = f"{job.allocation.total} x {self._gpu_type(job)}"
             self._outbox.append(JobExited(self.now, job.job.spec.id, job.attempt, 1, f"cannot run on {where}"))
-            job.allocation, job.failures = NOTHING, job.failures + 1
-            if job.cancelled or job.failures > job.job.spec.max_restarts:
-                del self._jobs[job.job.spec.id]  # it will not be started again
+            job.failures += 1
+            self._end(job)
             return
         job.pace, job.speed = pace, pace.speed * (1.0 - self._slowdown(job))
         job.version += 1
@@ -345,3 +383,9 @@ class SimBackend:
             if job is not None and job.version == heap[0][4]:
                 return
             heapq.heappop(heap)
+
+
+def _check_names(what: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise InvalidSpec(f"two {what} are called {twice!r}; every one needs its own id")

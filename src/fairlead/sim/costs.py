@@ -55,11 +55,13 @@ class CostModel:
         if text == "default":
             return CostModel(DEFAULT, by_model=True)
         known = {f.name.removesuffix("_s"): f.name for f in fields(Costs)}
-        values = {}
+        values: dict[str, float] = {}
         for part in text.split(","):
             name, _, number = part.partition("=")
             if name not in known:
                 raise InvalidSpec(f"cost {name!r} is unknown; expected none, default, or {'=S,'.join(known)}=S")
+            if known[name] in values:
+                raise InvalidSpec(f"cost {name} is given twice in {text!r}")
             try:
                 values[known[name]] = float(number)
             except ValueError:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.core.errors import InvalidSpec
+from fairlead.core.errors import FairleadError, InvalidPlan, InvalidSpec
 from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
@@ -33,6 +34,9 @@ from fairlead.sim.metrics import Measured, measure
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
 from fairlead.sim.truth import FixedDuration, Setting, Truth
 
+#: Where nothing else is said: the size of the Pollux and Muri experiments.
+DEFAULT_CLUSTER = "16x4"
+
 #: Called now and then with the share of jobs that have ended.
 Progress = Callable[[float], None]
 
@@ -43,7 +47,7 @@ class Experiment:
 
     trace: str
     policy: str
-    #: None takes the nodes the trace names.
+    #: None takes the nodes the trace names, or else DEFAULT_CLUSTER.
     cluster: str | None = None
     format: str | None = None
     #: Where measured profiles or throughput tables are, if not beside the trace.
@@ -71,6 +75,8 @@ class Result:
 
     experiment: Experiment
     measured: Measured
+    #: Jobs of the trace that were not simulated, by reason.
+    left_out: Mapping[str, int]
     decisions: int
     decision_ms_mean: float
     decision_ms_p99: float
@@ -82,7 +88,8 @@ class Result:
         timing = {name: getattr(self, name) for name in ("decisions", "decision_ms_mean", "decision_ms_p99")}
         timing |= {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
         setting = {f"setting_{name}": value for name, value in asdict(self.experiment).items() if name != "policy"}
-        return {"policy": self.experiment.policy, **self.measured.summary.to_dict(), **timing, **setting}
+        figures = self.measured.summary.to_dict() | {"left_out": sum(self.left_out.values())}
+        return {"policy": self.experiment.policy, **figures, **timing, **setting}
 
 
 class _Watched:
@@ -97,8 +104,16 @@ class _Watched:
         if self._oracle:
             view = replace(view, oracle=self._backend.remaining_s)
         begin = time.perf_counter()
-        plan = self._policy.plan(view)
+        try:
+            plan = self._policy.plan(view)
+        except FairleadError:
+            raise
+        except Exception as error:  # whatever a plug-in raises is the plug-in's fault
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise InvalidPlan(f"it raised {error!r} in {where.filename}, line {where.lineno}") from error
         self.decision_s.append(time.perf_counter() - begin)
+        if not isinstance(plan, Plan):
+            raise InvalidPlan(f"plan(view) returned {type(plan).__name__}; expected a Plan")
         return plan
 
 
@@ -108,24 +123,27 @@ def run_experiment(
     """Simulate to the end. The journal, if given, receives every message."""
     begin_wall, begin_cpu = time.perf_counter(), time.process_time()
     policy, cadence = make_policy(experiment.policy), Cadence.parse(experiment.cadence)
-    jobs, nodes, outages = prepare(experiment)
+    world = prepare(experiment)
     backend = SimBackend(
-        jobs,
-        nodes,
-        outages=outages,
+        world.jobs,
+        world.nodes,
+        outages=world.outages,
         interference=experiment.interference,
         report_every_s=experiment.report_every_s,
     )
     watched, state = _Watched(policy, backend), State()
     journal = MemoryJournal() if journal is None else journal
-    loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(jobs))
-    run(watched, backend, state=state, journal=loop_journal, cadence=cadence)
-    alone_s = {job.spec.id: job.truth.remaining_s(0.0) for job in jobs}
-    measured = measure(journal, alone_s=alone_s)
+    loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(world.jobs))
+    try:
+        run(watched, backend, state=state, journal=loop_journal, cadence=cadence)
+    except InvalidPlan as error:
+        raise InvalidPlan(f"policy {experiment.policy} at second {state.now:.0f}: {error}") from error
+    alone_s = {job.spec.id: job.truth.remaining_s(0.0) for job in world.jobs}
     decision_ms = 1000.0 * np.array(watched.decision_s or [0.0])
     return Result(
         experiment=experiment,
-        measured=measured,
+        measured=measure(journal, alone_s=alone_s),
+        left_out=world.left_out,
         decisions=len(watched.decision_s),
         decision_ms_mean=float(decision_ms.mean()),
         decision_ms_p99=float(np.percentile(decision_ms, 99)),
@@ -150,8 +168,18 @@ class _Reporting:
 # -- from a trace to a world ---------------------------------------------------------------------------------------
 
 
-def prepare(experiment: Experiment) -> tuple[list[SimJob], tuple[Node, ...], list[Outage]]:
-    """The jobs, nodes and outages of an experiment; raises InvalidSpec for what cannot be meant."""
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the simulator is given."""
+
+    jobs: Sequence[SimJob]
+    nodes: Sequence[Node]
+    outages: Sequence[Outage]
+    left_out: Mapping[str, int]
+
+
+def prepare(experiment: Experiment) -> World:
+    """The world of an experiment; raises InvalidSpec for what cannot be meant."""
     trace = _reshaped(_read(experiment.trace, experiment.format), experiment)
     nodes = _nodes(experiment, trace)
     if experiment.failures_h is not None:
@@ -169,7 +197,14 @@ def prepare(experiment: Experiment) -> tuple[list[SimJob], tuple[Node, ...], lis
         jobs.append(_cast(job, truth, _usable_types(job, truth, node_gpus), costs.of(job.model)))
     if not jobs:
         raise InvalidSpec(f"{trace.source} has no jobs to simulate")
-    return jobs, nodes, _outages(trace, nodes)
+    dropped = len(trace.jobs) - len(jobs)
+    left_out = {**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})}
+    return World(jobs, nodes, _outages(trace, nodes), left_out)
+
+
+def default_cluster(trace: str, format: str | None) -> str | None:
+    """What to simulate if nobody says: None for the trace's own nodes."""
+    return None if _read(trace, format).nodes else DEFAULT_CLUSTER
 
 
 @lru_cache(maxsize=2)  # a worker process runs many experiments on one file
@@ -188,9 +223,7 @@ def _reshaped(trace: Trace, experiment: Experiment) -> Trace:
 def _nodes(experiment: Experiment, trace: Trace) -> tuple[Node, ...]:
     if experiment.cluster is not None:
         return parse_cluster(experiment.cluster)
-    if trace.nodes:
-        return nodes_of(trace.nodes)
-    raise InvalidSpec(f"{trace.source} names no nodes; say which cluster to simulate, as in --cluster 16x4")
+    return nodes_of(trace.nodes) if trace.nodes else parse_cluster(DEFAULT_CLUSTER)
 
 
 def _fitting(jobs: Sequence[TraceJob], nodes: Sequence[Node], oversized: str) -> Iterator[TraceJob]:
@@ -237,6 +270,8 @@ def _cast(job: TraceJob, truth: Truth, gpu_types: tuple[str, ...], costs: Costs)
         gpus_min=job.gpus_min,
         gpus_max=job.gpus_max,
         gpu_types=gpu_types,
+        in_place=job.in_place,
+        preemptible=job.preemptible,
         priority=job.priority,
         weight=job.weight,
         estimate_s=estimate_s if np.isfinite(estimate_s) else None,

@@ -21,8 +21,8 @@ from fairlead.testing.history import job_specs, node_tuples
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-#: Decisions after which a dozen jobs should have come to an end.
-MOST_DECISIONS = 20_000
+#: Decisions per job after which all of them should have come to an end.
+DECISIONS_PER_JOB = 1000
 
 #: The stream of small jobs: each one GPU for so long, and ten in the time in which eight can be served.
 SMALL_S = 600.0
@@ -51,22 +51,23 @@ def _trust(policy: Policy, view: Snapshot) -> Plan:
 class _Watched:
     """The policy in a simulation: its decisions are counted, and it is told the truth if it needs that."""
 
-    def __init__(self, policy: Policy, backend: SimBackend, decide: Decide) -> None:
+    def __init__(self, policy: Policy, backend: SimBackend, decide: Decide, *, jobs: int) -> None:
         self._policy, self._backend, self._decide = policy, backend, decide
+        self._left = DECISIONS_PER_JOB * jobs
         self._oracle = bool(getattr(policy, "needs_oracle", False))
-        self._decisions = 0
 
     def plan(self, view: Snapshot) -> Plan:
-        self._decisions += 1
-        if self._decisions > MOST_DECISIONS:
-            raise PolicyContractError("finishes", f"no end after {MOST_DECISIONS} decisions", view)
+        if self._left == 0:
+            raise PolicyContractError("finishes", f"no end after {DECISIONS_PER_JOB} decisions per job", view)
+        self._left -= 1
         return self._decide(self._policy, replace(view, oracle=self._backend.remaining_s) if self._oracle else view)
 
 
 def simulate(policy: Policy, workload: Workload, decide: Decide = decide) -> State:
     """The state after the workload ran to its end, or until nothing happens any more."""
     state, backend = State(), SimBackend(workload.jobs, workload.nodes, outages=workload.outages)
-    run(_Watched(policy, backend, decide), backend, state=state, journal=MemoryJournal(), cadence=Cadence())
+    watched = _Watched(policy, backend, decide, jobs=len(workload.jobs))
+    run(watched, backend, state=state, journal=MemoryJournal(), cadence=Cadence())
     return state
 
 

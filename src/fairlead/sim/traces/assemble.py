@@ -34,6 +34,8 @@ class JobFields(TypedDict, total=False):
     steps: float | None
     mode: str
     gpu_types: tuple[str, ...]
+    in_place: bool
+    preemptible: bool
     priority: int
     weight: float
     deadline_s: float | None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.plugins import did_you_mean
 from fairlead.sim.traces.assemble import JobFields, TraceBuilder
 from fairlead.sim.traces.entry import Entry, parse_json
 from fairlead.sim.traces.files import read_text
@@ -28,6 +29,7 @@ REQUIRED = ("id", "submit_s", "gpus")
 TEXTS = ("id", "name", "tenant", "model", "mode", "outcome")
 SECONDS = ("submit_s", "duration_s", "estimate_s", "steps", "deadline_s", "weight")
 COUNTS = ("gpus", "gpus_min", "gpus_max", "batch")
+FLAGS = ("in_place", "preemptible")
 
 FIELDS = tuple(field.name for field in fields(TraceJob))
 #: What an absent field means; gpus_min and gpus_max follow gpus instead.
@@ -77,6 +79,8 @@ def _cell(job: TraceJob, name: str, value: object) -> object:
         if not all(value) or any("|" in kind or kind != kind.strip() for kind in value):
             raise InvalidSpec(f"job {job.id!r}: GPU types {value!r} do not fit a CSV cell; write JSONL instead")
         return "|".join(value)
+    if isinstance(value, bool):
+        return str(value).lower()
     return json.dumps(dict(value)) if isinstance(value, Mapping) else value
 
 
@@ -146,6 +150,8 @@ def _json_field(job: Entry, name: str) -> object:
         return job.number(name)
     if name in COUNTS:
         return job.whole(name)
+    if name in FLAGS:
+        return job.flag(name)
     if name == "priority":
         return job.whole(name, at_least=-(10**9))
     if name == "gpu_types":
@@ -174,6 +180,9 @@ def _failure(failure: Entry) -> NodeFailure:
 def _read_csv(path: Path) -> Trace:
     builder = TraceBuilder("fairlead", source=str(path))
     for row in read_table(path, required=REQUIRED):
+        if unknown := [name for name in row.columns if name not in FIELDS]:
+            problem = f"there is no such field{did_you_mean(unknown[0], FIELDS)}"
+            raise InvalidTrace(problem, source=row.source, line=1, column=unknown[0])
         found: dict[str, object] = {}
         for name in FIELDS:
             if row.has(name) and (row.raw(name) or name in REQUIRED):
@@ -189,6 +198,8 @@ def _csv_field(row: Row, name: str) -> object:
         return row.number(name)
     if name in COUNTS:
         return row.whole(name)
+    if name in FLAGS:
+        return row.flag(name)
     if name == "priority":
         return row.whole(name, at_least=-(10**9))
     if name == "gpu_types":

@@ -72,6 +72,12 @@ class Entry:
             raise self.error(field, value, f"a whole number of at least {at_least}")
         return value
 
+    def flag(self, field: str) -> bool:
+        value = self.get(field)
+        if not isinstance(value, bool):
+            raise self.error(field, value, "true or false")
+        return value
+
     def moment(self, field: str) -> float:
         """UNIX time of a date; one without a time zone is taken as UTC."""
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.plugins import did_you_mean
 from fairlead.sim.traces import alibaba, canonical, gavel, helios, journal, philly, pollux, swf, tiresias
 from fairlead.sim.traces.files import names_in, read_head
 from fairlead.sim.traces.record import InvalidTrace, Trace
@@ -146,15 +147,21 @@ READERS: dict[str, TraceFormat] = {
 }
 
 
+#: Entry points of this group are formats that installed packages add; each names a TraceFormat.
+GROUP = "fairlead.traces"
+
+
 def find_format(name: str) -> TraceFormat:
     if name in READERS:
         return READERS[name]
-    close = difflib.get_close_matches(name, READERS, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise InvalidSpec(f"there is no trace format {name!r}; {hint}Formats: {', '.join(sorted(READERS))}")
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    if name in installed:
+        return _load(installed[name])
+    raise InvalidSpec(f"there is no trace format {name!r}{did_you_mean(name, [*READERS, *installed])}")
 
 
 def guess_format(path: Path) -> TraceFormat:
+    """The first format that recognises the file; formats of installed packages have to be named."""
     head = _head(path)
     for format in READERS.values():
         if format.sniff(head):
@@ -165,6 +172,16 @@ def guess_format(path: Path) -> TraceFormat:
     raise InvalidTrace(
         f"is in no format that can be guessed{first}. Name the format: {', '.join(sorted(READERS))}", source=str(path)
     )
+
+
+def _load(point: EntryPoint) -> TraceFormat:
+    try:
+        loaded = point.load()
+    except Exception as error:
+        raise InvalidSpec(f"trace format {point.name!r} ({point.value}) cannot be loaded: {error!r}") from error
+    if not isinstance(loaded, TraceFormat):
+        raise InvalidSpec(f"trace format {point.name!r} ({point.value}) is not a fairlead.sim.traces.TraceFormat")
+    return loaded
 
 
 def _head(path: Path) -> Head:

@@ -55,6 +55,8 @@ def _fields(spec: JobSpec, job: JobOutcome) -> JobFields:
         "model": spec.labels.get("model"),
         "batch": None if spec.batch is None else spec.batch.initial,
         "gpu_types": spec.gpu_types,
+        "in_place": spec.in_place,
+        "preemptible": spec.preemptible,
         "priority": spec.priority,
         "weight": spec.weight,
         "deadline_s": None if spec.deadline is None else max(job.submitted_at, spec.deadline),

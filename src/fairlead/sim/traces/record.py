@@ -52,6 +52,10 @@ class TraceJob:
     mode: str = "static"
     #: GPU types the job accepts; empty means any.
     gpu_types: tuple[str, ...] = ()
+    #: It can change its GPUs without a restart.
+    in_place: bool = False
+    #: Others may take its GPUs.
+    preemptible: bool = True
     priority: int = 0
     weight: float = 1.0
     deadline_s: float | None = None

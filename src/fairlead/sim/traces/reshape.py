@@ -121,11 +121,16 @@ def add_deadlines(trace: Trace, factors: Sequence[float], *, seed: int) -> Trace
 
 
 def add_elasticity(trace: Trace, *, shrink: float, grow: float) -> Trace:
-    """Let a job of n GPUs run on n x shrink, rounded down, to n x grow, rounded up."""
+    """Let a job of n GPUs run on n x shrink, rounded down, to n x grow, rounded up, and change them in place."""
     if not 0 < shrink <= 1 <= grow <= 1e6:
         raise InvalidSpec(f"elasticity is {shrink!r} to {grow!r}; expected 0 < shrink <= 1 <= grow")
     jobs = (
-        replace(job, gpus_min=max(1, math.floor(job.gpus * shrink)), gpus_max=math.ceil(job.gpus * grow))
+        replace(
+            job,
+            gpus_min=max(1, math.floor(job.gpus * shrink)),
+            gpus_max=math.ceil(job.gpus * grow),
+            in_place=True,
+        )
         for job in trace.jobs
     )
     return replace(trace, jobs=tuple(jobs))

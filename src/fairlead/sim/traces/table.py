@@ -39,6 +39,10 @@ class Row:
     def __init__(self, cells: Sequence[str], index: Mapping[str, int], *, source: str, line: int) -> None:
         self._cells, self._index, self.source, self.line = cells, index, source, line
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._index)
+
     def has(self, column: str) -> bool:
         return column in self._index
 
@@ -70,6 +74,12 @@ class Row:
         if not (at_least <= value <= LARGEST and value.is_integer()):
             raise self.error(column, f"a whole number {_bound(value, at_least)}")
         return int(value)
+
+    def flag(self, column: str) -> bool:
+        text = self.text(column).lower()
+        if text not in ("true", "false"):
+            raise self.error(column, "true or false")
+        return text == "true"
 
     def _float(self, column: str) -> float:
         text = self.raw(column)

@@ -1,0 +1,306 @@
+"""The documentation is tested like code: commands run, outputs are current, links resolve, and nothing is left out.
+
+`python tests/test_docs.py` renews the outputs in the tutorial.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import click
+import pytest
+
+from fairlead.cli.trace import trace
+from fairlead.core.messages import COMMANDS, EVENTS
+from fairlead.core.snapshot import Columns, NodeColumns
+from fairlead.core.types import Phase
+from fairlead.plugins import POLICIES, find_policy
+from fairlead.policies import reasons
+from fairlead.sim.applications import APPLICATIONS
+from fairlead.sim.costs import Costs
+from fairlead.sim.traces import READERS, TraceJob
+from fairlead.testing import check_policy
+from fairlead.testing.contract import RULES
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+README, TUTORIAL, WRITING = ROOT / "README.md", DOCS / "tutorial.md", DOCS / "writing-a-policy.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page: its language, its text, and whether nothing stands between it and the one before."""
+
+    language: str
+    text: str
+    follows: bool
+
+
+def blocks(page: Path) -> list[Block]:
+    text, end, found = page.read_text(encoding="utf-8"), 0, []
+    for match in _BLOCK.finditer(text):
+        found.append(Block(match[1], match[2], not text[end : match.start()].strip()))
+        end = match.end()
+    return found
+
+
+def documented(page: str) -> set[str]:
+    """Everything that stands in backticks on a page of the documentation."""
+    prose = _BLOCK.sub("", (DOCS / page).read_text(encoding="utf-8"))
+    return {name for quoted in re.findall(r"`([^`]+)`", prose) for name in re.split(r"[\s,]+", quoted)}
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """A heading's anchor: lower case, punctuation dropped, hyphens for spaces."""
+    prose = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", _BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page.name} links to {target}, which does not exist"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name} links to {target}; {file.name} has no such heading"
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+#: Lines that only make sense on a machine that has nothing yet, or has a screen.
+_ELSEWHERE = re.compile(r"(git clone|cd |pip install|python3? -m pip|open |xdg-open )")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    return make_checkout(tmp_path)
+
+
+def make_checkout(directory: Path) -> Path:
+    """Let it look like the repository after `scripts/setup`; commands may write there what they like."""
+    binaries, scripts = directory / ".venv" / "bin", directory / "scripts"
+    binaries.mkdir(parents=True)
+    scripts.mkdir()
+    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    python = f"PYTHONPATH={shlex.quote(path)} exec {shlex.quote(sys.executable)}"
+    _script(binaries / "python", f'{python} "$@"')
+    _script(binaries / "fairlead", f'{python} -m fairlead "$@"')
+    (binaries / "activate").write_text(f'PATH={shlex.quote(str(binaries))}:"$PATH"\nexport PATH\n')
+    for name in ("setup", "test"):
+        _script(scripts / name, ":")
+    shutil.copy(ROOT / "scripts" / "demo", scripts)
+    (directory / "examples").symlink_to(ROOT / "examples")
+    (directory / "docs").symlink_to(DOCS)
+    return directory
+
+
+def _script(path: Path, command: str) -> None:
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
+
+
+def run_commands(page: Path, directory: Path) -> list[str]:
+    """What every `sh` block of a page prints, when all of them are run in one shell."""
+    mark = "-- end of block --"
+    commands = [block.text for block in blocks(page) if block.language == "sh"]
+    kept = ["".join(line for line in text.splitlines(True) if not _ELSEWHERE.match(line)) for text in commands]
+    script = "set -euo pipefail\n" + "".join(f"{text}\necho '{mark}'\n" for text in kept)
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "FORCE_COLOR", "PYTHONPATH")}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"a command of {page.name} failed:\n{done.stdout[-3000:]}"
+    return done.stdout.split(f"{mark}\n")[:-1]
+
+
+def plain(output: str) -> list[str]:
+    """Lines without what differs from run to run: times that were measured, and spacing that depends on them."""
+    output = re.sub(r"\d+(\.\d+)? ?ms", "# ms", output.replace("\u00a0", " "))
+    output = re.sub(r"(the simulation took +)\S+( s)?", r"\1#", output)
+    return [line for line in (re.sub(r"[\s─]+", " ", line).strip() for line in output.splitlines()) if line]
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_as_written_and_prints_what_it_says(checkout: Path) -> None:
+    printed = iter(run_commands(TUTORIAL, checkout))
+    for block, answer in pairwise([*blocks(TUTORIAL), Block("", "", follows=False)]):
+        if block.language == "sh":
+            output = next(printed)
+            if answer.language == "text" and answer.follows:
+                assert plain(answer.text) == plain(output), f"renew it by: python {__file__}\nafter:\n{block.text}"
+
+
+def renew_tutorial() -> None:
+    """Write what the commands print into the tutorial."""
+    with tempfile.TemporaryDirectory() as directory:
+        printed = iter(run_commands(TUTORIAL, make_checkout(Path(directory))))
+    text = TUTORIAL.read_text(encoding="utf-8")
+    for block, answer in pairwise([*blocks(TUTORIAL), Block("", "", follows=False)]):
+        if block.language == "sh":
+            lines = [line.rstrip() for line in next(printed).replace("\u00a0", " ").rstrip().splitlines()]
+            if answer.language == "text" and answer.follows:
+                old, new = (
+                    f"{block.text}```\n\n```text\n{output}```" for output in (answer.text, "\n".join([*lines, ""]))
+                )
+                assert old in text
+                text = text.replace(old, new)
+    TUTORIAL.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run(checkout: Path) -> None:
+    run_commands(README, checkout)
+
+
+# -- policies ----------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look their module up, and the page's tests import it
+    spec.loader.exec_module(module)
+    return module
+
+
+def policies_in(page: Path) -> list[tuple[str, str]]:
+    """(class, source) of every code block that defines a policy."""
+    found = []
+    for block in blocks(page):
+        if block.language == "python" and "def plan(" in block.text:
+            (name,) = re.findall(r"^class (\w+)", block.text, re.MULTILINE)
+            found.append((name, block.text))
+    return found
+
+
+POLICY_BLOCKS = [
+    pytest.param(name, source, id=f"{page.name}-{name}")
+    for page in (README, TUTORIAL, WRITING)
+    for name, source in policies_in(page)
+]
+
+
+@pytest.mark.parametrize(("name", "source"), POLICY_BLOCKS)
+def test_a_policy_in_the_documentation_keeps_the_contract(name: str, source: str, tmp_path: Path) -> None:
+    path = tmp_path / f"documented_{name.lower()}.py"
+    path.write_text(source, encoding="utf-8")
+    check_policy(getattr(load(path), name)())
+
+
+def test_the_tests_that_the_guide_shows_pass(tmp_path: Path) -> None:
+    (tmp_path / "least.py").write_text(policies_in(WRITING)[0][1], encoding="utf-8")
+    (shown,) = (block.text for block in blocks(WRITING) if block.language == "python" and "def test_" in block.text)
+    (tmp_path / "documented_tests.py").write_text(shown, encoding="utf-8")
+    load(tmp_path / "least.py")
+    for name, test in vars(load(tmp_path / "documented_tests.py")).items():
+        if name.startswith("test_"):
+            test()
+
+
+@pytest.mark.parametrize("forgiveness", [0.0, 2.0])
+def test_the_example_policy_keeps_the_contract(forgiveness: float) -> None:
+    example = load(ROOT / "examples" / "shortest_first.py")
+    check_policy(example.ShortestFirst(forgiveness=forgiveness))
+
+
+# -- nothing is left out -----------------------------------------------------------------------------------------------
+
+
+def test_the_diagram_of_a_jobs_life_is_current() -> None:
+    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    printed = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "diagram"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    ).stdout
+    shown = re.search(r"<!-- transitions -->\n(.*)<!-- /transitions -->", (DOCS / "concepts.md").read_text(), re.DOTALL)
+    assert shown is not None
+    assert shown[1] == printed, "run scripts/diagram --write"
+
+
+def test_every_message_and_phase_is_explained() -> None:
+    names = documented("concepts.md")
+    assert {message.__name__ for message in EVENTS + COMMANDS} <= names
+    table = (DOCS / "concepts.md").read_text(encoding="utf-8")
+    assert all(re.search(rf"^\|[^|]*\b{phase}\b", table, re.MULTILINE) for phase in Phase)
+
+
+def test_every_reason_code_is_explained() -> None:
+    codes = set(re.findall(r"""(?:code, text = |Reason\()"([\w-]+)\"""", inspect.getsource(reasons)))
+    assert len(codes) >= 5
+    assert codes <= documented("concepts.md")
+
+
+def _options() -> Iterator[tuple[str, str, str]]:
+    for name in POLICIES:
+        cls = find_policy(name)
+        for f in fields(cls) if is_dataclass(cls) else ():
+            if f.init:
+                default = "/".join(f"{x:g}" for x in f.default) if isinstance(f.default, tuple) else f"{f.default:g}"
+                yield name, f.name, default
+
+
+def test_every_policy_and_every_option_with_its_default_is_described() -> None:
+    page = (DOCS / "policies.md").read_text(encoding="utf-8")
+    assert set(POLICIES) <= anchors(DOCS / "policies.md")
+    for policy, option, default in _options():
+        assert f"| `{option}` | `{default}` |" in page, f"{policy}: {option}={default}"
+
+
+def test_every_trace_format_field_and_application_is_described() -> None:
+    names = documented("traces.md")
+    assert set(READERS) <= names
+    assert {f.name for f in fields(TraceJob)} <= names
+    assert set(APPLICATIONS) <= names
+    assert {f.name.removesuffix("_s") for f in fields(Costs)} <= names
+
+
+@pytest.mark.parametrize("verb", ["sample", "generate"])
+def test_every_option_of_a_trace_verb_is_described(verb: str) -> None:
+    assert isinstance(trace, click.Group)
+    options = {name for parameter in trace.commands[verb].params for name in parameter.opts if name.startswith("--")}
+    assert options - {"--format", "--to"} <= documented("traces.md")
+
+
+def test_every_rule_of_the_contract_and_every_column_is_described() -> None:
+    names = documented("writing-a-policy.md")
+    assert set(RULES) <= names
+    assert {f.name for table in (Columns, NodeColumns) for f in fields(table)} <= names
+
+
+if __name__ == "__main__":
+    renew_tutorial()
