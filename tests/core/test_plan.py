@@ -397,4 +397,3 @@ def test_a_job_on_a_draining_node_is_still_part_of_the_plan_that_put_it_there() 
     state = running((gang("a"), A))
     state.apply(NodeDrained(1.0, "n0"))
     assert surviving(state.snapshot(), plan := Plan({"a": A})) is plan
-

@@ -206,7 +206,7 @@ WRONG: list[tuple[str, Callable[[], Policy], str]] = [
     ("deterministic", SharesMemory, "review_at"),
     ("deterministic", OrdersByChance, "allocations differ"),
     ("review", LooksBack, "review_at is 0.0, now is 0.0"),
-    ("non-preemptible", PreemptsTheUnpreemptible, "should get nothing"),
+    ("valid", PreemptsTheUnpreemptible, "must not be preempted"),
     ("answers", Raises, "who would run a cluster without nodes?"),
     ("answers", ReturnsNothing, "it returned None"),
     ("finishes", NeverStarts, "these did not end"),

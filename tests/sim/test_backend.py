@@ -155,6 +155,16 @@ def test_a_policy_that_always_wants_to_be_asked_again_ends_too() -> None:
     assert simulate(Restless(), [job("a", 5.0)], patience=50)[-1].at == 50.0
 
 
+def test_a_policy_that_moves_a_job_before_it_has_begun_every_time_ends_too() -> None:
+    class Fidget:
+        def plan(self, view: Snapshot) -> Plan:
+            return Plan(dict.fromkeys(view.jobs, A if view.now % 10.0 else B))
+
+    messages = simulate(Fidget(), [job("a", 5.0, costs=COSTS)], cadence="5s", patience=20)
+    assert replay(messages).live["a"].run_s == 0.0
+    assert messages[-1].at < 1000.0
+
+
 def test_a_job_suspended_for_ever_does_not_keep_the_world_going() -> None:
     messages = simulate(Follow({0.0: {"a": A}, 3.0: {}}), [job("a", 5.0, in_place=True)], cadence="event+60s")
     assert [job.phase for job in replay(messages).live.values()] == [Phase.SUSPENDED]

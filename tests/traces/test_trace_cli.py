@@ -124,12 +124,15 @@ def test_an_option_that_cannot_be_meant_is_refused(put, option, value, expected)
 
 def test_generate_writes_a_trace(tmp_path):
     out = tmp_path / "out.jsonl"
-    assert run("generate", out, "--jobs", 20, "--model", "a", "--sizes", "1:1,2:1", "--seed", 3).exit_code == 0
+    assert (
+        run("generate", out, "--jobs", 20, "--applications", "small-cnn", "--sizes", "1:1,2:1", "--seed", 3).exit_code
+        == 0
+    )
     made = read_trace(out)
     assert len(made.jobs) == 20
-    assert {job.model for job in made.jobs} == {"a"}
+    assert {job.model for job in made.jobs} == {"small-cnn"}
     again = tmp_path / "again.jsonl"
-    run("generate", again, "--jobs", 20, "--model", "a", "--sizes", "1:1,2:1", "--seed", 3)
+    run("generate", again, "--jobs", 20, "--applications", "small-cnn", "--sizes", "1:1,2:1", "--seed", 3)
     assert again.read_text() == out.read_text()
 
 

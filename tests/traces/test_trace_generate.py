@@ -15,9 +15,9 @@ from fairlead.sim.traces.generate import Workload, generate
 
 
 def test_equal_workloads_give_equal_traces_and_other_seeds_others():
-    workload = Workload(jobs=200, load=0.8, models=("a", "b"))
+    workload = Workload(jobs=200, load=0.8)
     assert generate(workload) == generate(workload)
-    assert generate(workload) != generate(Workload(jobs=200, load=0.8, models=("a", "b"), seed=1))
+    assert generate(workload) != generate(Workload(jobs=200, load=0.8, seed=1))
 
 
 @pytest.mark.parametrize("load", [0.3, 1.0, 2.5])
@@ -57,11 +57,6 @@ def test_afternoons_are_busier_than_nights_and_weekends_are_quiet():
 
 def test_no_job_asks_for_more_than_the_cluster_has():
     assert max(job.gpus for job in generate(Workload(jobs=3000, load=1, gpus=4)).jobs) == 4
-
-
-def test_models_are_drawn_only_when_named():
-    assert {job.model for job in generate(Workload(jobs=50, load=1)).jobs} == {None}
-    assert {job.model for job in generate(Workload(jobs=500, load=1, models=("a", "b"))).jobs} == {"a", "b"}
 
 
 @settings(deadline=None)

@@ -58,8 +58,8 @@ def compare(
 
 
 def _policies(text: str) -> list[str]:
-    """Names separated by commas; a comma before `option=` belongs to the policy."""
-    names = [name.strip() for name in re.split(r",(?!\s*\w+=)", text) if name.strip()]
+    """Names separated by commas or spaces; a comma before `option=` belongs to the policy."""
+    names = [name for name in re.split(r"\s+|,(?!\w+=)", re.sub(r",\s+(?=\w+=)", ",", text)) if name]
     if not names:
         raise InvalidSpec("--policies is empty; `fairlead policies` lists what there is")
     return list(dict.fromkeys(names))

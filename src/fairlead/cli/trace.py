@@ -72,6 +72,11 @@ FORMAT = click.option(
 TO = click.option(
     "--to", type=click.Choice(["jsonl", "csv"]), help="Form to write; by OUT's ending if left out, else jsonl."
 )
+AS_APPLICATIONS = click.option(
+    "--applications",
+    metavar="NAMES",
+    help=f"Replace jobs by applications of about their GPU-time: all, or some of {', '.join(APPLICATIONS)}.",
+)
 SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all drawing.")
 
 
@@ -119,11 +124,7 @@ def convert(trace_path: str, out: str, format: str | None, to: str | None) -> No
 @click.option("--jobs", type=click.IntRange(min=1), help="Keep this many jobs, the first ones; or draw as many.")
 @click.option("--resample", "resampled", is_flag=True, help="Draw jobs with replacement instead of taking the first.")
 @click.option("--load", type=float, help="Divide the times between arrivals by this: 2 doubles the load.")
-@click.option(
-    "--applications",
-    metavar="NAMES",
-    help=f"Replace jobs by applications of about their GPU-time: all, or some of {', '.join(APPLICATIONS)}.",
-)
+@AS_APPLICATIONS
 @click.option("--deadlines", type=numbers, help="Give deadlines of these multiples of the duration, like 1.5,2,4.")
 @click.option("--elastic", type=pairs("shrink", "grow"), help="Make jobs elastic, like shrink=0.5,grow=2.")
 @click.option("--failures", type=pairs("mtbf_h", "repair_h"), help="Let nodes fail, like mtbf_h=500,repair_h=2.")
@@ -198,7 +199,7 @@ def _gpu_s(names: str) -> dict[str, float]:
 @click.option("--daily-swing", type=float, default=0.5, show_default=True, help="Swing of the rate over a day, 0 to 1.")
 @click.option("--weekend", type=float, default=0.5, show_default=True, help="Weekend's rate relative to a weekday's.")
 @click.option("--session-jobs", type=float, default=4.0, show_default=True, help="Mean jobs submitted in one go.")
-@click.option("--model", "models", multiple=True, help="A model to draw jobs from; may be given several times.")
+@AS_APPLICATIONS
 @SEED
 @reports_errors
 def generate(  # one parameter per option is click's way
@@ -217,7 +218,7 @@ def generate(  # one parameter per option is click's way
     daily_swing: float,
     weekend: float,
     session_jobs: float,
-    models: tuple[str, ...],
+    applications: str | None,
     seed: int,
 ) -> None:
     """Make a synthetic trace shaped like Philly's and write it to OUT (- for standard output)."""
@@ -235,10 +236,12 @@ def generate(  # one parameter per option is click's way
         daily_swing=daily_swing,
         weekend=weekend,
         session_jobs=session_jobs,
-        models=models,
         seed=seed,
     )
-    _write(generate_trace(workload), out, to)
+    made = generate_trace(workload)
+    if applications is not None:
+        made = reshape.map_applications(made, _gpu_s(applications), seed=seed)
+    _write(made, out, to)
 
 
 def _with_failures(made: Trace, failures: dict[str, float], nodes: int | None, seed: int) -> Trace:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairlead.core.errors import InvalidTransition
+from fairlead.core.learning import learn
 from fairlead.core.messages import (
     AttemptEvent,
     Command,
@@ -34,8 +35,9 @@ from fairlead.core.messages import (
     Stop,
     Tick,
 )
+from fairlead.core.occupancy import Occupancy
 from fairlead.core.snapshot import NodeTable, Snapshot, Table
-from fairlead.core.types import NOTHING, Allocation, Belief, Job, Node, Observation, Phase, Plan
+from fairlead.core.types import NOTHING, Allocation, Job, Node, Phase, Plan
 
 PENDING, STARTING, RUNNING, RESCALING = Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.RESCALING
 SUSPENDED, STOPPING = Phase.SUSPENDED, Phase.STOPPING
@@ -198,7 +200,7 @@ class State:
             raise self._refusal(event, job, f"batch {event.batch} is not at least 1")
         if event.noise_scale is not None and not math.isfinite(event.noise_scale):
             raise self._refusal(event, job, f"noise scale {event.noise_scale} is not a finite number")
-        self._change(job, event.at, belief=_learn(job.belief, event))
+        self._change(job, event.at, belief=learn(job.belief, event))
 
     def _apply_to_node(self, event: NodeJoined | NodeLost | NodeDrained) -> bool:
         if isinstance(event, NodeJoined):
@@ -366,47 +368,6 @@ class State:
             del story[1 : _STORY_LENGTH // 2]  # keep the submission
 
 
-class Occupancy:
-    """Which GPUs are taken, as a bit mask per node. Counts, so that packed jobs can hold the same GPU."""
-
-    def __init__(self) -> None:
-        self.masks: dict[str, int] = {}
-        self._extra: dict[tuple[str, int], int] = {}  # (node, GPU) -> holders beyond the first
-
-    @property
-    def shared(self) -> bool:
-        return bool(self._extra)
-
-    def add(self, allocation: Allocation) -> list[tuple[str, int]]:
-        """Take the GPUs; returns how many were free until now, by node."""
-        taken = []
-        for node, mask in allocation.masks:
-            before = self.masks.get(node, 0)
-            for gpu in _bits(before & mask):
-                self._extra[node, gpu] = self._extra.get((node, gpu), 0) + 1
-            self.masks[node] = before | mask
-            taken.append((node, (mask & ~before).bit_count()))
-        return taken
-
-    def remove(self, allocation: Allocation) -> list[tuple[str, int]]:
-        """Give the GPUs back; returns how many are free from now on, by node."""
-        freed = []
-        for node, mask in allocation.masks:
-            if self._extra:
-                for gpu in _bits(mask):
-                    if extra := self._extra.pop((node, gpu), 0):
-                        mask &= ~(1 << gpu)
-                        if extra > 1:
-                            self._extra[node, gpu] = extra - 1
-            self.masks[node] &= ~mask
-            freed.append((node, mask.bit_count()))
-        return freed
-
-
-def _bits(mask: int) -> list[int]:
-    return [gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1] if mask else []
-
-
 def _check_time(message: Message) -> None:
     if not math.isfinite(message.at):
         raise InvalidTransition(f"{message} has no finite time")
@@ -427,32 +388,6 @@ def _ended(event: JobExited, job: Job, *, failed: bool) -> Phase:
     if failed and job.failures + 1 > job.spec.max_restarts:
         return FAILED
     return _requeued(job)
-
-
-def _learn(belief: Belief, report: JobReported) -> Belief:
-    """Belief after one more report; measurements at the same configuration are pooled by their step counts."""
-    pooled = {o.configuration: o for o in belief.observations}
-    for new in report.observations:
-        old = pooled.get(new.configuration)
-        pooled[new.configuration] = new if old is None else _pool(old, new)
-    regimes = belief.regimes
-    if report.batch is not None and (not regimes or regimes[-1][1] != report.batch):
-        regimes = (*regimes, (report.progress, report.batch))
-    return Belief(
-        progress=report.progress,
-        reported_at=report.at,
-        regimes=regimes,
-        noise_scale=belief.noise_scale if report.noise_scale is None else report.noise_scale,
-        observations=tuple(pooled.values()),
-    )
-
-
-def _pool(old: Observation, new: Observation) -> Observation:
-    steps = old.steps + new.steps
-    share = new.steps / steps  # and not sums, which could overflow
-    step_s = old.step_s + (new.step_s - old.step_s) * share
-    sync_s = old.sync_s + (new.sync_s - old.sync_s) * share
-    return replace(new, step_s=step_s, sync_s=sync_s, steps=steps)
 
 
 def _brief(message: Message) -> str:

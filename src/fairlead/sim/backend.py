@@ -120,7 +120,7 @@ class SimBackend:
         """
         interference: share of speed that a job on several nodes loses while it shares one with another such job.
         report_every_s: running jobs report this often; 0 means only when their batch size or speed changes.
-        patience: give up after so many ticks in a row of an empty world, or so many and ten a job in which nobody began.
+        patience: give up after so many idle ticks in a row, or so many starts (and ten a job) that were aborted.
         """
         if not 0.0 <= interference < 1.0:
             raise InvalidSpec(f"interference is {interference}; expected a share of speed from 0 to below 1")

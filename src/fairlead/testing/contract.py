@@ -15,18 +15,18 @@ from fairlead.core.errors import InvalidPlan
 from fairlead.core.loop import Policy
 from fairlead.core.plan import changes, check
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import NOTHING, Job, Plan, Reason
+from fairlead.core.types import Plan, Reason
 from fairlead.testing.showing import show
 
 #: The contract. A PolicyContractError names one of these.
 RULES = {
     "answers": "plan(view) returns a Plan for every snapshot, also for an empty cluster and for no jobs",
-    "valid": "every plan passes core.plan.check: no lost or draining node, no GPU twice, no size out of bounds",
+    "valid": "every plan passes core.plan.check: no lost or draining node, no GPU twice, no size out of bounds, "
+    "nothing taken from a job that must not be preempted",
     "reasons": "every live job has a Reason with a code, a text and no NaN",
     "pure": "the snapshot is as it was when the plan is made",
     "deterministic": "two fresh copies that see the same snapshots make equal plans, in equal order",
     "review": "review_at is later than now, or infinite: the loop does not go back",
-    "non-preemptible": "a job that must not be preempted keeps its GPUs; one that resizes in place keeps some",
     "finishes": "every job that fits the cluster ends, after a reasonable number of decisions",
     "starvation-free": "if the policy says starvation_free: a large job starts in spite of a stream of small ones",
 }
@@ -61,8 +61,6 @@ def decide(policy: Policy, view: Snapshot) -> Plan:
     _check_reasons(view, plan)
     if not plan.review_at > view.now:
         raise PolicyContractError("review", f"review_at is {plan.review_at}, now is {view.now}", view)
-    for job in view.jobs.values():
-        _check_kept(view, plan, job)
     return plan
 
 
@@ -91,14 +89,6 @@ def _check_reasons(view: Snapshot, plan: Plan) -> None:
             raise PolicyContractError("reasons", f"job {job_id} has {reason!r}", view)
         if any(math.isnan(number) for number in reason.numbers.values()):
             raise PolicyContractError("reasons", f"job {job_id} has a number that is none: {reason.numbers}", view)
-
-
-def _check_kept(view: Snapshot, plan: Plan, job: Job) -> None:
-    target = plan.allocations.get(job.id, NOTHING)
-    if job.spec.preemptible or not job.allocation or target == job.allocation:
-        return
-    if not (job.spec.in_place and target):
-        raise PolicyContractError("non-preemptible", f"job {job.id} holds {job.allocation}, should get {target}", view)
 
 
 def _facts(view: Snapshot) -> dict[str, object]:

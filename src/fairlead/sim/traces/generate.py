@@ -54,11 +54,9 @@ class Workload:
     daily_swing: float = 0.5
     #: The weekend's rate relative to a weekday's.
     weekend: float = 0.5
-    #: Mean jobs per session: one tenant's jobs of one size and model, one after another. 1 makes arrivals Poisson.
+    #: Mean jobs per session: one tenant's jobs of one size, one after another. 1 makes arrivals Poisson.
     session_jobs: float = 4.0
     session_gap_s: float = 60.0
-    #: Names to draw each session's model from; empty leaves jobs without one.
-    models: tuple[str, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -96,7 +94,6 @@ def generate(workload: Workload) -> Trace:
     sessions = int(session_J[-1]) + 1
     gpus_J = _sizes(workload, rng, sessions)[session_J]
     tenant_J = _tenants(workload, rng, sessions)[session_J]
-    model_J = rng.integers(max(1, len(workload.models)), size=sessions)[session_J]
     duration_J = _durations(workload, rng, gpus_J)
     submit_J = _arrivals(workload, rng, session_J, _span_s(workload, gpus_J, duration_J))
     jobs = (
@@ -108,7 +105,6 @@ def generate(workload: Workload) -> Trace:
             gpus_max=int(gpus_J[j]),
             duration_s=float(duration_J[j]),
             tenant=f"tenant-{tenant_J[j]}",
-            model=workload.models[model_J[j]] if workload.models else None,
         )
         for number, j in enumerate(np.argsort(submit_J, kind="stable"))
     )
