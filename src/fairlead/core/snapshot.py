@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,7 @@ Floats = NDArray[np.float64]
 Demand = tuple[int, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(NamedTuple):
     """The live jobs as arrays, one entry per job, in order of arrival."""
 
     ids: tuple[str, ...]
@@ -48,8 +48,7 @@ class Columns:
     demands: tuple[Demand, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeColumns:
+class NodeColumns(NamedTuple):
     """The nodes as arrays, one entry per node, in order of joining."""
 
     ids: tuple[str, ...]

@@ -10,6 +10,9 @@ import numpy as np
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation
 
+#: More GPUs than any node has.
+_NEVER = np.iinfo(np.int64).max
+
 
 class Room:
     """The free GPUs while one plan is made. Begins with everyone in place; lives no longer than the plan."""
@@ -72,7 +75,7 @@ class Room:
             left -= largest
             free_N = free_N.copy()
             free_N[row] = 0
-        rows.append(int(np.where(free_N >= left, free_N, np.iinfo(np.int64).max).argmin()))
+        rows.append(int(np.where(free_N >= left, free_N, _NEVER).argmin()))
         return rows
 
     def _take_on(self, row: int, count: int) -> list[int]:

@@ -29,6 +29,7 @@ from fairlead.core.messages import (
     Start,
     Tick,
 )
+from fairlead.core.occupancy import Occupancy
 from fairlead.core.types import NOTHING, Allocation, JobSpec, Node
 from fairlead.sim.costs import FREE, Costs
 from fairlead.sim.truth import Pace, Setting, Truth
@@ -134,7 +135,8 @@ class SimBackend:
         self._aborted = 0  # stops of jobs that had not begun to train, in a row
         self._outbox: list[Event] = []  # what happened and was not delivered yet
         self._spread: dict[str, set[str]] = {}  # node -> jobs on several nodes that run there
-        self._users: dict[tuple[str, int], list[str]] = {}  # GPU -> jobs that run on it
+        self._present: dict[str, _Attempt] = {}  # jobs that use their GPUs now
+        self._used = Occupancy()  # by them
         events: list[Event] = [NodeJoined(0.0, node) for node in nodes]
         events += [JobSubmitted(job.submit_at, job.spec) for job in jobs]
         events += [JobCancelled(job.cancel_at, job.spec.id) for job in jobs if job.cancel_at is not None]
@@ -265,40 +267,55 @@ class SimBackend:
 
     def _enter(self, job: _Attempt) -> None:
         """Begin to make progress on its GPUs, which may slow others down."""
-        job_id = job.job.spec.id
         job.present, job.settled_at = True, self.now
-        for node, gpus in job.allocation:
-            for gpu in gpus:
-                self._users.setdefault((node, gpu), []).append(job_id)
-            if len(job.allocation.shares) > 1:
-                self._spread.setdefault(node, set()).add(job_id)
+        self._present[job.job.spec.id] = job
+        self._used.add(job.allocation)
+        if len(job.allocation.shares) > 1:
+            for node in job.allocation.nodes:
+                self._spread.setdefault(node, set()).add(job.job.spec.id)
         self._repace(job)
-        self._disturb(job)
+        self._disturb(self._neighbours(job))
 
     def _leave(self, job: _Attempt) -> None:
         """Make no more progress; whoever was slowed down speeds up."""
         job.version += 1
         if not job.present:
             return
+        neighbours = self._neighbours(job)
         job.present, job.pace, job.speed = False, None, 0.0
-        job_id = job.job.spec.id
-        for node, gpus in job.allocation:
-            for gpu in gpus:
-                self._users[node, gpu].remove(job_id)
-            self._spread.get(node, set()).discard(job_id)
-        self._disturb(job)
+        del self._present[job.job.spec.id]
+        self._used.remove(job.allocation)
+        if len(job.allocation.shares) > 1:
+            for node in job.allocation.nodes:
+                self._spread[node].discard(job.job.spec.id)
+        self._disturb(neighbours)
 
-    def _disturb(self, job: _Attempt) -> None:
-        """Give a new pace to everyone whose speed depends on whether this job runs."""
-        others = {other for node, gpus in job.allocation for gpu in gpus for other in self._users[node, gpu]}
+    def _neighbours(self, job: _Attempt) -> set[str]:
+        """Jobs whose speed depends on whether this one runs."""
+        others = self._mates(job)
         if self._interference and len(job.allocation.shares) > 1:
             others.update(*(self._spread[node] for node in job.allocation.nodes))
-        others.discard(job.job.spec.id)
-        for other in sorted(others):
-            mate = self._jobs.get(other)
-            if mate is not None and mate.present:  # a new pace of one may have been the end of another
-                self._settle(mate)
-                self._repace(mate)
+            others.discard(job.job.spec.id)
+        return others
+
+    def _mates(self, job: _Attempt) -> set[str]:
+        """Jobs packed on one of its GPUs."""
+        if not self._used.shared:
+            return set()
+        mine = dict(job.allocation.masks)
+        return {
+            other_id
+            for other_id, other in self._present.items()
+            if other is not job and any(mine.get(node, 0) & mask for node, mask in other.allocation.masks)
+        }
+
+    def _disturb(self, job_ids: set[str]) -> None:
+        """Give jobs a new pace because somebody came or went beside them."""
+        for job_id in sorted(job_ids):
+            job = self._present.get(job_id)
+            if job is not None:  # a new pace of one may have been the end of another
+                self._settle(job)
+                self._repace(job)
 
     # -- progress ------------------------------------------------------------------------------------------------
 
@@ -337,9 +354,7 @@ class SimBackend:
             self._report(job)
 
     def _setting(self, job: _Attempt) -> Setting:
-        job_id = job.job.spec.id
-        mates = {m for node, gpus in job.allocation for gpu in gpus for m in self._users[node, gpu]} - {job_id}
-        packed_with = tuple(self._jobs[mate].job.truth for mate in sorted(mates))
+        packed_with = tuple(self._present[mate].job.truth for mate in sorted(self._mates(job)))
         return Setting(job.progress, job.allocation, self._gpu_type(job), packed_with)
 
     def _gpu_type(self, job: _Attempt) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import fields
 
 import numpy as np
 
@@ -104,9 +103,8 @@ def _facts(view: Snapshot) -> dict[str, object]:
     }
     for name in ("columns", "node_columns"):
         arrays = getattr(view, name)
-        for f in fields(arrays):
-            value = getattr(arrays, f.name)
-            facts[f"{name}.{f.name}"] = value.tobytes() if isinstance(value, np.ndarray) else value
+        for field, value in arrays._asdict().items():
+            facts[f"{name}.{field}"] = value.tobytes() if isinstance(value, np.ndarray) else value
     return facts
 
 
