@@ -6,11 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core.messages import NodeDrained
 from fairlead.core.plan import changes, check
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Phase, Plan
-from fairlead.policies.filling import nobody_waits, run_first, start_waiting, waiting
-from fairlead.testing import job, make_view
+from fairlead.policies.filling import all_fit, run_first, start_waiting, waiting
+from fairlead.testing import job, make_state, make_view
 from fairlead.testing.history import History, histories
 
 
@@ -106,13 +107,32 @@ def test_both_ways_give_plans_that_can_be_carried_out(history: History) -> None:
             check(view, plan, changes(view, plan))
 
 
+def test_all_fit_if_nobody_waits_or_there_is_room_for_everyone_who_does() -> None:
+    assert all_fit(make_view("1x4")) == {}
+    placed = all_fit(make_view("1x4", [job("a", 1, on="n0[0]"), job("b", 3)]))
+    assert placed is not None
+    assert {name: allocation.total for name, allocation in placed.items()} == {"a": 1, "b": 3}
+    assert all_fit(make_view("1x4", [job("a", 1, on="n0[0]"), job("b", 3), job("c", 1)])) is None
+
+
 def test_nobody_waits_in_an_empty_cluster_or_if_all_have_gpus() -> None:
-    assert nobody_waits(make_view("1x4"))
-    assert nobody_waits(make_view("1x4", [job("a", 1, on="n0[0]")]))
-    assert not nobody_waits(make_view("1x4", [job("a", 1)]))
+    assert waiting(make_view("1x4")).tolist() == []
     assert waiting(make_view("1x4", [job("a", 1, on="n0[0]")])).tolist() == []
     assert waiting(make_view("1x4", [job("a", 1, on="n0[0]"), job("b"), job("c")])).tolist() == [1, 2]
 
 
 def test_a_job_that_was_told_to_stop_waits() -> None:
     assert waiting(make_view("1x4", [job("a", 4, on="n0[0,1,2,3]", phase=Phase.STOPPING)], now=1.0)).tolist() == [0]
+
+
+def test_nobody_is_preempted_for_gpus_that_a_newcomer_could_not_have() -> None:
+    """b comes first but could not use the GPUs of a, whose node is draining."""
+    for nodes in ("2x4", "2x4,k80=1x1"):
+        state = make_state(nodes, [job("a", 4, on="n0[0,1,2,3]"), job("c", 4, on="n1[0,1,2,3]"), job("b", 4)])
+        state.apply(NodeDrained(1.0, "n0"))
+        view = state.snapshot()
+        allocations, _ = run_first(view, np.array([2, 0, 1]))
+        assert {name: str(allocation) for name, allocation in allocations.items()} == {
+            "a": "n0[0,1,2,3]",
+            "b": "n1[0,1,2,3]",
+        }

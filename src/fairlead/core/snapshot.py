@@ -54,6 +54,8 @@ class NodeColumns(NamedTuple):
     ids: tuple[str, ...]
     #: GPUs that no job in `Snapshot.allocations` holds; 0 on nodes where nothing new may be placed.
     free_N: NDArray[np.int64]
+    #: Something new may be placed here.
+    open_N: NDArray[np.bool_]
     #: Index into `gpu_types`.
     type_N: NDArray[np.int64]
     gpu_types: tuple[str, ...]
@@ -239,4 +241,5 @@ class NodeTable:
         if len(self._ids) < len(self._row):
             self._ids = tuple(self._row)
         type_N, size_N, used_N = self._cells_CN[:, : len(self._ids)]
-        return NodeColumns(self._ids, np.maximum(0, size_N - used_N), type_N.copy(), tuple(self._types))
+        free_N = np.maximum(0, size_N - used_N)
+        return NodeColumns(self._ids, free_N, size_N > 0, type_N.copy(), tuple(self._types))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.core.snapshot import Snapshot
+from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Allocation
 from fairlead.policies.placing import Room
 
@@ -22,13 +22,21 @@ Indices = NDArray[np.int64]
 
 def waiting(view: Snapshot) -> Indices:
     """Jobs without GPUs, in order of arrival."""
-    if nobody_waits(view):
+    if len(view.allocations) == len(view.jobs):
         return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(view.columns.held_J == 0)
 
 
-def nobody_waits(view: Snapshot) -> bool:
-    return len(view.allocations) == len(view.jobs)
+def all_fit(view: Snapshot) -> dict[str, Allocation] | None:
+    """Everyone stays and every waiting job starts, if there is room for that: then no order matters. Else None."""
+    queue_J = waiting(view)
+    if not len(queue_J):
+        return dict(view.allocations)
+    columns, nodes = view.columns, view.node_columns
+    typed = len(nodes.gpu_types) > 1 or any(types for _, types in columns.demands)
+    if typed or columns.gpus_J[queue_J].sum() > nodes.free_N.sum():
+        return None
+    return start_waiting(view, queue_J, skip=True)
 
 
 def start_waiting(view: Snapshot, queue_J: Indices, *, skip: bool, room: Room | None = None) -> dict[str, Allocation]:
@@ -88,20 +96,35 @@ def run_first(view: Snapshot, order_J: Indices) -> tuple[dict[str, Allocation], 
     for job in chosen[held_J[chosen] == 0]:
         gpus, types = columns.demands[columns.demand_J[job]]
         allocation = room.take(gpus, (type_of[job],) if type_of else types)
-        if allocation is not None:  # GPUs freed on a draining node cannot be used
-            allocations[ids[job]] = allocation
+        assert allocation is not None, "there was room when it was chosen"
+        allocations[ids[job]] = allocation
     return allocations, chosen
+
+
+def _takeable(view: Snapshot) -> Floats:
+    """GPUs each job holds that others could have: nothing on a draining node, which takes no newcomers."""
+    columns = view.columns
+    if view.node_columns.open_N.all():
+        return columns.held_J
+    closed = {node.id for node in view.nodes.values() if not node.open}
+    kept = {
+        job_id: sum(len(gpus) for node, gpus in allocation if node not in closed)
+        for job_id, allocation in view.allocations.items()
+    }
+    return np.array([kept.get(job_id, 0) for job_id in columns.ids], dtype=np.float64)
 
 
 def _choose(view: Snapshot, order_J: Indices) -> Indices:
     """Greedy with skipping, a whole run of fitting jobs at a time. One GPU type."""
     columns = view.columns
-    need_J = np.where(columns.held_J > 0, columns.held_J, columns.gpus_J)
-    left = float(view.node_columns.free_N.sum() + columns.held_J.sum())
+    takeable_J = _takeable(view)
+    need_J = np.where(columns.held_J > 0, takeable_J, columns.gpus_J)
+    left = float(view.node_columns.free_N.sum() + takeable_J.sum())
     accepted_D = np.array([not types or set(types) >= set(view.node_columns.gpu_types) for _, types in columns.demands])
     if not accepted_D.all():
         order_J = order_J[accepted_D[columns.demand_J[order_J]]]
-    chosen: list[Indices] = []
+    chosen: list[Indices] = [order_J[need_J[order_J] == 0]]  # nobody could use what these hold
+    order_J = order_J[need_J[order_J] > 0]
     while left > 0 and len(order_J):
         order_J = order_J[need_J[order_J] <= left]
         used = np.cumsum(need_J[order_J])
@@ -110,7 +133,7 @@ def _choose(view: Snapshot, order_J: Indices) -> Indices:
             chosen.append(order_J[:count])
             left -= float(used[count - 1])
         order_J = order_J[count:]
-    return np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
+    return np.concatenate(chosen)
 
 
 def _choose_by_type(view: Snapshot, order_J: Indices) -> dict[int, str]:
@@ -122,13 +145,14 @@ def _choose_by_type(view: Snapshot, order_J: Indices) -> dict[int, str]:
     idle = {t: int(nodes.free_N[nodes.type_N == kind].sum()) for kind, t in enumerate(nodes.gpu_types)}
     left = dict(idle)
     type_of = {job_id: view.nodes[allocation.nodes[0]].gpu_type for job_id, allocation in view.allocations.items()}
-    for job_id, allocation in view.allocations.items():
-        left[type_of[job_id]] += allocation.total
+    takeable_J = _takeable(view)
+    for job in np.flatnonzero(columns.held_J > 0):
+        left[type_of[columns.ids[job]]] += int(takeable_J[job])
     chosen: dict[int, str] = {}
     for job in order_J:
         gpus, types = columns.demands[columns.demand_J[job]]
-        held = int(columns.held_J[job])
-        need = held or gpus
+        held = columns.held_J[job] > 0
+        need = int(takeable_J[job]) if held else gpus
         options = (type_of[columns.ids[job]],) if held else (types or nodes.gpu_types)
         fitting = [option for option in options if left.get(option, 0) >= need]
         if fitting:

@@ -21,7 +21,7 @@ import numpy as np
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Columns, Floats, Snapshot
 from fairlead.core.types import Allocation, Job, Plan, Reason
-from fairlead.policies.filling import Indices, nobody_waits, run_first
+from fairlead.policies.filling import Indices, all_fit, run_first
 from fairlead.policies.reasons import Reasons, queued_reasons
 
 #: Service is compared with thresholds to this precision, so that rounding does not make a job almost fall for ever.
@@ -48,8 +48,9 @@ class Tiresias:
             raise InvalidSpec(f"tiresias: promote is {self.promote}; expected a number of at least 0")
 
     def plan(self, view: Snapshot) -> Plan:
-        if nobody_waits(view):  # then it does not matter who is in which queue
-            return Plan(dict(view.allocations), self._reasons(view, view.allocations))
+        everyone = all_fit(view)
+        if everyone is not None:  # then it does not matter who is in which queue
+            return Plan(everyone, self._reasons(view, everyone))
         columns = view.columns
         service_J = self._remembered(view) if self.promote else columns.service_gpu_s_J
         limits = self._limits
