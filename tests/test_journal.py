@@ -376,3 +376,9 @@ def test_a_commit_that_fails_can_be_repeated_and_a_writer_that_gives_up_lets_go(
     other.close()
     write(path, LIFE[1:])
     assert read(path) == LIFE
+
+
+def test_reading_a_saved_journal_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    save_journal(tmp_path / "whole.db", [Tick(1.0)])
+    assert [message for _, message in read_journal(tmp_path / "whole.db")] == [Tick(1.0)]
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.db"]

@@ -75,9 +75,9 @@ class FileJournal:
         self._pending.clear()
 
     def fold(self) -> None:
-        """Commit, and fold SQLite's write-ahead file into the journal, so that one file holds everything."""
+        """Commit, and give up the write-ahead file: one file holds everything, and reading it makes no other."""
         self.commit()
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.execute("PRAGMA journal_mode = DELETE")
 
     def close(self) -> None:
         try:

@@ -78,12 +78,12 @@ def test_a_job_that_no_cluster_of_that_size_can_hold_is_named_with_what_to_do(
     refuses: Refuses, trace: Path, write_trace: Callable[[str], Path]
 ) -> None:
     message = refuses("simulate", trace, "--cluster", "3x1")
-    assert message.startswith("error: job c needs 4 GPUs; the cluster has at most 3 of one type.")
-    assert "--oversized drop or clip" in message
+    assert message.startswith("error: job c needs 4 GPUs of one type; the cluster has 3 of it at most (in all: 3 gpu).")
+    assert "--oversized drop or cut them down with --oversized clip" in message
     typed = write_trace("a,0,2,10,h100\n")
-    assert "job a needs 2 GPUs; the cluster has at most 0 of type h100" in refuses(
-        "simulate", typed, "--cluster", "1x4"
-    )
+    message = refuses("simulate", typed, "--cluster", "1x4")
+    assert "job a needs 2 GPUs of h100; the cluster has 0 of it at most (in all: 4 gpu)" in message
+    assert "--oversized clip" not in message
 
 
 def test_dropping_every_job_leaves_nothing_to_simulate(simulated: Refuses, write_trace: Callable[[str], Path]) -> None:
@@ -145,10 +145,15 @@ def test_an_option_that_cannot_be_meant_is_named(
 
 @pytest.mark.parametrize("option", ["--report", "--journal"])
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(refuses: Refuses, trace: Path, option: str) -> None:
-    nowhere, directory, below_a_file = trace.parent / "none" / "out", trace.parent, trace / "out"
-    for path in (nowhere, directory, below_a_file):
+    folder = trace.parent
+    for path, why in (
+        (folder / "none" / "out", f"there is no directory {folder / 'none'}"),
+        (folder, "it is a directory; name a file in it"),
+        (trace / "out", f"there is no directory {trace}"),
+        (trace, "the command uses that file for something else; name another"),
+    ):
         message = refuses("simulate", trace, "--cluster", "1x4", option, path)
-        assert f"error: cannot write {path}; expected a file in a directory that exists" in message
+        assert f"error: cannot write {path}: {why}" in message
 
 
 def test_a_report_that_cannot_be_written_keeps_the_journal_from_being_written(refuses: Refuses, trace: Path) -> None:

@@ -45,7 +45,7 @@ def test_simulate_prints_nothing_but_json_and_writes_the_same_journal_twice(trac
     journals = []
     for name in ("one.journal", "two.journal"):
         result = fairlead_process("simulate", trace, *options, "-o", "json", "--journal", tmp_path / name)
-        assert (result.returncode, result.stderr) == (0, "")
+        assert (result.returncode, result.stderr) == (0, f"journal: {tmp_path / name}\n")
         assert json.loads(result.stdout)["unfinished"] == 0
         journals.append((tmp_path / name).read_bytes())
     assert journals[0] == journals[1]

@@ -111,7 +111,7 @@ def test_oversized_jobs_are_dropped_or_clipped_on_request(figures: Figures, run:
     dropped = figures("simulate", trace, "--cluster", "1x2", "--oversized", "drop")
     assert (dropped["jobs"], figures("simulate", trace, "--cluster", "1x2", "--oversized", "clip")["jobs"]) == (5, 6)
     noted = run("simulate", trace, "--cluster", "1x2", "--oversized", "drop").stderr
-    assert "1 jobs of the trace were left out: larger than the cluster" in noted
+    assert "note: left out of the trace: 1, larger than the cluster" in noted
 
 
 # -- seeds ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import Allocation, Job, Node, Plan
 from fairlead.journal import MemoryJournal
-from fairlead.sim.backend import Outage, SimBackend, SimJob
+from fairlead.sim.backend import SimBackend
+from fairlead.sim.world import Outage, SimJob
 
 
 def place(free: dict[str, list[int]], gpus: int) -> Allocation | None:

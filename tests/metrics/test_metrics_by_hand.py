@@ -244,13 +244,14 @@ def test_a_stop_of_a_cancelled_or_suspended_job_is_no_preemption() -> None:
     assert (m.cancelled, m.unfinished_ids) == (1, ("a",))
 
 
-def test_a_lost_node_costs_the_running_time_since_the_last_report() -> None:
+def test_a_lost_node_costs_the_running_time_since_the_last_checkpoint() -> None:
     story: list[Message] = [
         *TWO_NODES,
         submit(0.0, "a"),
         Start(0.0, "a", 1, Allocation.of({"n0": (0,), "n1": (0,)})),
         JobStarted(10.0, "a", 1),
-        JobReported(40.0, "a", 1, 0.5),
+        JobReported(40.0, "a", 1, 0.5, saved=True),
+        JobReported(50.0, "a", 1, 0.6),
         NodeLost(60.0, "n1"),
         Start(70.0, "a", 2, N0),
         JobStarted(80.0, "a", 2),

@@ -13,10 +13,10 @@ from fairlead.core.loop import Cadence, Policy
 from fairlead.core.messages import Message
 from fairlead.core.types import JobSpec, Node
 from fairlead.journal import replay
-from fairlead.sim.backend import Outage, SimJob
 from fairlead.sim.costs import DEFAULT, FREE, Costs
 from fairlead.sim.metrics import measure
 from fairlead.sim.truth import FixedDuration
+from fairlead.sim.world import Outage, SimJob
 
 NODES = [Node(f"n{i}", gpus, price_per_hour=2.0) for i, gpus in enumerate((4, 2, 2))]
 SLOW = Costs(start_s=7.0, restart_s=11.0, save_s=3.0, rescale_s=5.0, checkpoint_every_s=20.0)

@@ -11,11 +11,11 @@ from small_worlds import InOrder, Restless, alone, simulate
 
 from fairlead.core.loop import Cadence, Policy
 from fairlead.core.types import JobSpec, Node
-from fairlead.sim.backend import SimJob
 from fairlead.sim.costs import DEFAULT
 from fairlead.sim.metrics import measure
 from fairlead.sim.report import Run, write_report
 from fairlead.sim.truth import FixedDuration
+from fairlead.sim.world import SimJob
 
 BROWSER = find_browser()
 

@@ -15,7 +15,6 @@ from small_worlds import alone, simulate
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import JobSpec, Node
-from fairlead.sim.backend import SimJob
 from fairlead.sim.metrics import Measured, Metrics, measure
 from fairlead.sim.report import Run, write_report
 from fairlead.sim.report import series as chart_series
@@ -24,6 +23,7 @@ from fairlead.sim.report.runs import cases_of
 from fairlead.sim.report.wording import TABLE, duration, extra_row, listing, number, percent
 from fairlead.sim.timeline import Segments, Timeline
 from fairlead.sim.truth import FixedDuration
+from fairlead.sim.world import SimJob
 
 NODES = [Node(f"n{i}", 4) for i in range(3)]
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}

@@ -136,3 +136,10 @@ def test_nobody_is_preempted_for_gpus_that_a_newcomer_could_not_have() -> None:
             "a": "n0[0,1,2,3]",
             "b": "n1[0,1,2,3]",
         }
+
+
+def test_a_job_that_loses_its_gpus_moves_to_another_type_that_is_idle() -> None:
+    """W accepts only the type that R is on; R accepts any."""
+    jobs = [job("R", 4, on="n0[0,1,2,3]"), job("W", 2, gpu_types=("a",))]
+    allocations, _ = run_first(make_view("a=1x4,b=1x4", jobs, now=1.0), np.array([1, 0]))
+    assert {name: str(allocation) for name, allocation in allocations.items()} == {"R": "n1[0,1,2,3]", "W": "n0[0,1]"}

@@ -16,9 +16,10 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import NOTHING, Allocation, JobSpec, Node, Observation, Phase, Plan
 from fairlead.journal import MemoryJournal, replay
-from fairlead.sim.backend import Outage, SimBackend, SimJob
+from fairlead.sim.backend import SimBackend
 from fairlead.sim.costs import Costs
 from fairlead.sim.truth import FixedDuration, Pace, Setting
+from fairlead.sim.world import Outage, SimJob
 
 NODES = [Node("n0", 4), Node("n1", 4)]
 COSTS = Costs(start_s=10.0, restart_s=20.0, save_s=5.0, rescale_s=2.0)
@@ -364,7 +365,7 @@ def test_a_command_that_crosses_the_end_of_its_attempt_is_ignored() -> None:
     backend.wait(math.inf)
     backend.execute(Start(0.0, "a", 1, A))
     backend.wait(1.0)
-    assert [type(event).__name__ for event in backend.wait(5.0) or ()] == ["NodeLost"]
+    assert [type(event).__name__ for event in backend.wait(5.0) or ()] == ["JobReported", "NodeLost"]
     crossing: list[Command] = [Stop(5.0, "a", 1), Resize(5.0, "a", 1, NOTHING)]
     for command in crossing:
         backend.execute(command)

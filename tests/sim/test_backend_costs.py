@@ -16,9 +16,10 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import Allocation, Job, JobSpec, Node, Phase, Plan
 from fairlead.journal import MemoryJournal
-from fairlead.sim.backend import Outage, SimBackend, SimJob
+from fairlead.sim.backend import SimBackend
 from fairlead.sim.costs import DEFAULT, FREE, CostModel, Costs
 from fairlead.sim.truth import PACKED_SPEED, FixedDuration
+from fairlead.sim.world import Outage, SimJob
 
 NODES = [Node("n0", 4), Node("n1", 4), Node("n2", 4)]
 

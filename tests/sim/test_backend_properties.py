@@ -36,9 +36,10 @@ from fairlead.core.state import State
 from fairlead.core.types import NOTHING, Allocation, JobSpec, Node, Phase, Plan
 from fairlead.journal import MemoryJournal, replay
 from fairlead.policies.fifo import Backfill, Fifo
-from fairlead.sim.backend import Outage, SimBackend, SimJob
+from fairlead.sim.backend import SimBackend
 from fairlead.sim.costs import FREE, Costs
 from fairlead.sim.truth import PACKED_SPEED, FixedDuration
+from fairlead.sim.world import Outage, SimJob
 
 NODES = [Node("n0", 3), Node("n1", 2), Node("n2", 4, "fast")]
 

@@ -11,8 +11,9 @@ import pytest
 
 from fairlead.core.messages import JobExited, Start
 from fairlead.core.types import Allocation, JobSpec, Node
-from fairlead.sim.backend import SimBackend, SimJob
+from fairlead.sim.backend import SimBackend
 from fairlead.sim.truth import Truth
+from fairlead.sim.world import SimJob
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 

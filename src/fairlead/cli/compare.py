@@ -23,7 +23,7 @@ N = TypeVar("N", int, float)
     "--policies",
     required=True,
     metavar="A,B,C",
-    help="Separated by commas; with options, by spaces: 'fifo tiresias:promote=8'.",
+    help="With their options: fifo,tiresias:promote=8,thresholds=3600/7200,easy.",
 )
 @click.option("--seeds", default="0", show_default=True, metavar="0,1,2", help="Of failures and resampling.")
 @click.option("--loads", default="1", show_default=True, metavar="0.5,1,2", help="Arrivals so many times as fast.")
@@ -31,17 +31,24 @@ N = TypeVar("N", int, float)
 @OUTPUT
 @reports_errors  # fmt: skip
 def compare(
-    output: str, report: str | None, policies: str, seeds: str, loads: str, workers: int | None, **options: object
+    trace: str,
+    output: str,
+    report: str | None,
+    policies: str,
+    seeds: str,
+    loads: str,
+    workers: int | None,
+    **options: object,
 ) -> None:
     """Replay TRACE under every policy, seed and load, and print the metrics side by side.
 
     Exits with 1 if jobs remain unfinished in any run, with 2 if the input cannot be used.
     """
-    report_to, names = writable(report), _policies(policies)
+    report_to, names = writable(report, apart_from=[trace]), _policies(policies)
     for name in names:
         make_policy(name)  # a wrong name should not cost the time of the others' runs
     experiments = [
-        make_experiment(policy=name, seed=seed, load=load, **options)  # type: ignore[arg-type]
+        make_experiment(trace=trace, policy=name, seed=seed, load=load, **options)  # type: ignore[arg-type]
         for load in _numbers(loads, "loads", float)
         for seed in _numbers(seeds, "seeds", int)
         for name in names

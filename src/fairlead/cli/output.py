@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -29,21 +30,33 @@ OUTPUT = click.option(
 )
 
 
+#: Without a terminal, a line of progress comes this often.
+_LINE_EVERY_S = 15.0
+
+
 @contextmanager
 def progress_bar(title: str) -> Iterator[experiment.Progress]:
-    """A bar on standard error, if that is a terminal."""
+    """Progress on standard error: a bar if that is a terminal, else a line now and then."""
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(title)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns,
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
+    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(title, total=1.0)
         yield lambda share: bar.update(task, completed=share)
+
+
+def _lines(title: str) -> experiment.Progress:
+    last = time.monotonic()
+
+    def note(share: float) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _LINE_EVERY_S:
+            last = time.monotonic()
+            click.echo(f"{title}: {share:.0%} of the jobs have ended", err=True)
+
+    return note
 
 
 def print_results(results: Sequence[Result], output: str, *, one: bool = False) -> None:
@@ -54,7 +67,10 @@ def print_results(results: Sequence[Result], output: str, *, one: bool = False) 
         click.echo(_csv(results), nl=False)
     else:
         console = Console(width=None if sys.stdout.isatty() else 500)  # a pipe has no width to fit into
-        console.print(_sheet(results[0]) if one else _table(results))
+        table = _sheet(results[0]) if one else _table(results)
+        if table.__rich_measure__(console, console.options.update(max_width=10_000)).maximum > console.width:
+            table = _sheet(results[0]) if one else _table(results, upright=True)
+        console.print(table, crop=False, overflow="ignore", no_wrap=True)
 
 
 def _csv(results: Sequence[Result]) -> str:
@@ -68,7 +84,13 @@ def _csv(results: Sequence[Result]) -> str:
 
 def _title(setting: experiment.Experiment) -> str:
     where = setting.cluster or "its own nodes"
-    return f"{Path(setting.trace).name} on {where}, cadence {setting.cadence}, costs {setting.costs}"
+    told = _setting(setting).items()
+    more = "".join(f", {name} {value}" for name, value in told if name not in ("policy", "cluster", "seed", "load"))
+    return f"{Path(setting.trace).name} on {where}{more}"
+
+
+def _label(result: Result) -> str:
+    return f"{result.experiment.policy} (oracle)" if result.oracle else result.experiment.policy
 
 
 def _sheet(result: Result) -> Table:
@@ -103,25 +125,31 @@ _COLUMNS = (
 )
 
 
-def _table(results: Sequence[Result]) -> Table:
-    """The main metrics of many runs, one run a line."""
+def _table(results: Sequence[Result], *, upright: bool = False) -> Table:
+    """The main metrics of many runs: one run a line, or upright, one run a column, for a narrow terminal."""
     forms = {row.field: row.form for _, rows in TABLE for row in rows}
-    many_loads = len({r.experiment.load for r in results}) > 1
-    many_seeds = len({r.experiment.seed for r in results}) > 1
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=_title(results[0].experiment), title_justify="left")
-    for heading in ("policy", *["load"] * many_loads, *["seed"] * many_seeds):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("jobs", *(heading for heading, _ in _COLUMNS), "decision"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    loads, seeds = {r.experiment.load for r in results}, {r.experiment.seed for r in results}
+    heads = ["policy", *["load"] * (len(loads) > 1), *["seed"] * (len(seeds) > 1)]
+    lines = [[*heads, "jobs", *(heading for heading, _ in _COLUMNS), "decision"]]
     for result in results:
         e, figures = result.experiment, result.to_dict()
         jobs, left = figures["jobs"], figures["unfinished"]
-        table.add_row(
-            *(e.policy, *[f"{e.load:g}"] * many_loads, *[str(e.seed)] * many_seeds),
-            f"[bold red]{jobs - left} of {jobs}[/]" if left else str(jobs),
-            *(NONE if figures[name] is None else forms[name](figures[name]) for _, name in _COLUMNS),
-            f"{result.decision_ms_mean:.2f} ms",
+        lines.append(
+            [
+                *(_label(result), *[f"{e.load:g}"] * (len(loads) > 1), *[str(e.seed)] * (len(seeds) > 1)),
+                f"[bold red]{jobs - left} of {jobs}[/]" if left else str(jobs),
+                *(NONE if figures[name] is None else forms[name](figures[name]) for _, name in _COLUMNS),
+                f"{result.decision_ms_mean:.2f} ms",
+            ]
         )
+    if upright:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=_title(results[0].experiment), title_justify="left")
+    for place, heading in enumerate(lines[0]):
+        left_side = place == 0 or (not upright and place < len(heads))
+        table.add_column(heading, justify="left" if left_side else "right", no_wrap=True)
+    for line in lines[1:]:
+        table.add_row(*line)
     return table
 
 
@@ -129,7 +157,8 @@ def save_report(path: Path, results: Sequence[Result]) -> None:
     runs = [
         Run.of(
             result.measured,
-            label=result.experiment.policy,
+            label=_label(result),
+            oracle=result.oracle,
             setting=_setting(result.experiment),
             extra={"decision_ms_mean": result.decision_ms_mean, "wall_s": result.wall_s},
         )
@@ -149,20 +178,29 @@ def _setting(run: experiment.Experiment) -> dict[str, str]:
     }
 
 
-def writable(path: str | None) -> Path | None:
-    """A path that can be written to, found out before the work is done and not after."""
+def writable(path: str | None, *, apart_from: Sequence[str | None]) -> Path | None:
+    """A path to write to that destroys no other file of the command; found out before the work is done."""
     if path is None:
         return None
     target = Path(path)
-    if target.is_dir() or not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
-        raise InvalidSpec(f"cannot write {path}; expected a file in a directory that exists and can be written to")
+    for other in apart_from:
+        if other is not None and target.resolve() == Path(other).resolve():
+            raise InvalidSpec(f"cannot write {path}: the command uses that file for something else; name another")
+    if target.is_dir():
+        raise InvalidSpec(f"cannot write {path}: it is a directory; name a file in it")
+    if not target.parent.is_dir():
+        raise InvalidSpec(f"cannot write {path}: there is no directory {target.parent}")
+    if not os.access(target.parent, os.W_OK):
+        raise InvalidSpec(f"cannot write {path}: {target.parent} may not be written to")
     return target
 
 
 def complain_if_unfinished(results: Sequence[Result]) -> None:
     """Say what was left out; say loudly, and exit with 1, if any job of any run did not finish."""
     for reason, count in results[0].left_out.items():
-        click.echo(f"note: {count} jobs of the trace were left out: {reason}", err=True)
+        click.echo(f"note: left out of the trace: {count}, {reason}", err=True)
+    if results[0].clipped:
+        click.echo(f"note: cut down to the size of the cluster: {results[0].clipped}", err=True)
     failed = [result for result in results if result.measured.summary.unfinished]
     for result in failed:
         m = result.measured.summary

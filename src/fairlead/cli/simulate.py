@@ -25,18 +25,19 @@ from fairlead.sim.experiment import run_experiment
 @click.option("--journal", type=click.Path(), metavar="FILE", help="Write everything that happened to a journal.")
 @OUTPUT
 @reports_errors  # fmt: skip
-def simulate(output: str, report: str | None, journal: str | None, **options: object) -> None:
+def simulate(trace: str, output: str, report: str | None, journal: str | None, **options: object) -> None:
     """Replay TRACE under one policy and print what would have happened.
 
     Exits with 1 if jobs remain unfinished, with 2 if the input cannot be used.
     """
-    report_to, journal_to = writable(report), writable(journal)
-    experiment = make_experiment(**options)  # type: ignore[arg-type]  # click has checked them
+    report_to, journal_to = writable(report, apart_from=[trace, journal]), writable(journal, apart_from=[trace])
+    experiment = make_experiment(trace=trace, **options)  # type: ignore[arg-type]  # click has checked them
     messages = MemoryJournal()
     with progress_bar(f"simulating {experiment.policy}") as progress:
         result = run_experiment(experiment, progress=progress, journal=messages)
     if journal_to is not None:
         save_journal(journal_to, messages)
+        click.echo(f"journal: {journal_to}", err=True)
     if report_to is not None:
         save_report(report_to, [result])
     print_results([result], output, one=True)

@@ -20,6 +20,7 @@ def learn(belief: Belief, report: JobReported) -> Belief:
     return Belief(
         progress=report.progress,
         reported_at=report.at,
+        saved_at=report.at if report.saved else belief.saved_at,
         regimes=regimes,
         noise_scale=belief.noise_scale if report.noise_scale is None else report.noise_scale,
         observations=tuple(pooled.values()),

@@ -117,7 +117,7 @@ def run(policy: Policy, backend: Backend, *, state: State, journal: Journal, cad
             # 3. decide, or go on with what was decided, as far as it still holds
             plan = policy.plan(view) if due else surviving(view, plan)
             changed = changes(view, plan)
-            if due:
+            if due:  # what survives of a checked plan needs no other check
                 check(view, plan, changed)  # 4. refuse nonsense
             commands = reconcile(view, plan, changed)  # 5. close the gap
         for command in commands:

@@ -55,6 +55,8 @@ class JobReported:
     batch: int | None = None
     noise_scale: float | None = None
     observations: tuple[Observation, ...] = ()
+    #: The progress is in a checkpoint: from here on, this is what a fault leaves.
+    saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ def _break_circles(view: Snapshot, blocked: list[tuple[Job, Allocation]]) -> lis
         job.id: {other for gpu in _gpus(target - job.held) for other in leaving.get(gpu, ())} for job, target in blocked
     }
     commands: list[Command] = []
-    for job, target in blocked:
+    for job, target in sorted(blocked, key=lambda pair: not pair[0].spec.preemptible):  # the unpreemptible last
         if job.id in _reachable(job.id, waits_for):
             waits_for[job.id] = set()
             kept = job.allocation - (job.allocation - target)

@@ -212,6 +212,14 @@ class Table:
         self._alive_R[: len(living)] = True
         self._row = {job_id: row for row, job_id in enumerate(self._row)}
         self._end = len(living)
+        self._forget_demands()
+
+    def _forget_demands(self) -> None:
+        """Demands that no living job has any more would make every decision a little slower, for ever."""
+        used, renumbered = np.unique(self._cells_CR[_DEMAND, : self._end].astype(np.int64), return_inverse=True)
+        known = tuple(self._demands)
+        self._demands = {known[old]: new for new, old in enumerate(used.tolist())}
+        self._cells_CR[_DEMAND, : self._end] = renumbered
 
 
 class NodeTable:

@@ -214,7 +214,7 @@ class State:
         if not node.healthy:
             return False
         self._put_node(replace(node, healthy=False))
-        for job in [j for j in self.live.values() if node.id in j.held.nodes]:
+        for job in [j for j in self.live.values() if (j.allocation or j.releasing) and node.id in j.held.nodes]:
             self._remember(job.id, event)
             self._release(job, event.at, _requeued(job))
         return True

@@ -248,6 +248,8 @@ class Belief:
     #: Share of the work done, 0 to 1, and when that was said.
     progress: float = 0.0
     reported_at: float | None = None
+    #: When it last told of a checkpoint.
+    saved_at: float | None = None
     #: (progress, global batch) where each regime began, oldest first.
     regimes: tuple[tuple[float, int], ...] = ()
     noise_scale: float | None = None

@@ -53,6 +53,7 @@ def _fitting(view: Snapshot, room: Room, queue_J: Indices, *, skip: bool) -> Ite
     """Jobs of the queue that fit into the room, one after the other, with what they take of it."""
     demands = view.columns.demands
     demand_Q = view.columns.demand_J[queue_J]
+    asked = np.flatnonzero(np.bincount(demand_Q, minlength=1)).tolist()
     place = 0
     while place < len(queue_J):
         if (allocation := room.take(*demands[demand_Q[place]])) is not None:
@@ -61,7 +62,8 @@ def _fitting(view: Snapshot, room: Room, queue_J: Indices, *, skip: bool) -> Ite
             continue
         if not skip or room.free() == 0:
             return
-        fits_D = np.array([room.free(types) >= gpus for gpus, types in demands])
+        fits_D = np.zeros(len(demands), dtype=bool)
+        fits_D[asked] = [room.free(demands[d][1]) >= demands[d][0] for d in asked]
         fits_Q = fits_D[demand_Q[place:]]
         hop = int(fits_Q.argmax())  # the next job that fits, over however many that don't
         if not fits_Q[hop]:
@@ -91,9 +93,13 @@ def run_first(view: Snapshot, order_J: Indices) -> tuple[dict[str, Allocation], 
     allocations = dict(view.allocations)
     room = Room(view)
     ids = columns.ids
+    for place, gpu_type in type_of.items():  # who has to change its type begins anew
+        held = allocations.get(ids[place])
+        if held is not None and view.nodes[held.nodes[0]].gpu_type != gpu_type:
+            runs_J[place] = False
     for job in np.flatnonzero((held_J > 0) & ~runs_J):
         room.release(allocations.pop(ids[job]))
-    for job in chosen[held_J[chosen] == 0]:
+    for job in [job for job in chosen if ids[job] not in allocations]:
         gpus, types = columns.demands[columns.demand_J[job]]
         allocation = room.take(gpus, (type_of[job],) if type_of else types)
         assert allocation is not None, "there was room when it was chosen"
@@ -137,9 +143,9 @@ def _choose(view: Snapshot, order_J: Indices) -> Indices:
 
 
 def _choose_by_type(view: Snapshot, order_J: Indices) -> dict[int, str]:
-    """The same over several GPU types, which it also returns: who runs keeps its type, who waits takes one with room.
+    """The same over several GPU types, which it also returns.
 
-    Idle GPUs before someone else's.
+    Who runs keeps its type if it can; others take one with room, idle GPUs before someone else's.
     """
     columns, nodes = view.columns, view.node_columns
     idle = {t: int(nodes.free_N[nodes.type_N == kind].sum()) for kind, t in enumerate(nodes.gpu_types)}
@@ -153,11 +159,17 @@ def _choose_by_type(view: Snapshot, order_J: Indices) -> dict[int, str]:
         gpus, types = columns.demands[columns.demand_J[job]]
         held = columns.held_J[job] > 0
         need = int(takeable_J[job]) if held else gpus
-        options = (type_of[columns.ids[job]],) if held else (types or nodes.gpu_types)
-        fitting = [option for option in options if left.get(option, 0) >= need]
+        own = type_of.get(columns.ids[job])
+        if own is not None and left[own] >= need:
+            chosen[int(job)] = own
+            left[own] -= need
+            continue
+        if held and not columns.preemptible_J[job]:
+            continue  # it cannot be displaced: those before it are of its kind
+        fitting = [option for option in types or nodes.gpu_types if option != own and left.get(option, 0) >= gpus]
         if fitting:
-            best = fitting[0] if held else next((option for option in fitting if idle[option] >= need), fitting[0])
+            best = next((option for option in fitting if idle[option] >= gpus), fitting[0])
             chosen[int(job)] = best
-            left[best] -= need
-            idle[best] -= 0 if held else need
+            left[best] -= gpus
+            idle[best] -= gpus
     return chosen

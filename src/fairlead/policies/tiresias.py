@@ -58,7 +58,8 @@ class Tiresias:
         allocations, chosen = run_first(view, _order(columns, queue_J, service_J - limits[queue_J], view.now))
         fall_in_s = (limits[queue_J[chosen] + 1] - service_J[chosen]) / columns.gpus_J[chosen]
         review_at = view.now + float(fall_in_s.min(initial=math.inf))
-        review_at = min(review_at, self._next_promotion(columns, queue_J))
+        if self.promote:
+            review_at = min(review_at, float(self._promotion_at(columns, service_J, queue_J).min(initial=math.inf)))
         return Plan(allocations, self._reasons(view, allocations), review_at=review_at)
 
     @property
@@ -70,9 +71,10 @@ class Tiresias:
 
     def _reasons(self, view: Snapshot, allocations: Mapping[str, Allocation]) -> Reasons:
         reasons = queued_reasons(view, allocations, "least attained service first")
+        forgiven = self._forgiven.copy()  # as of now: a reason may be read later
 
         def explain(job: Job) -> Reason:
-            service = job.service_at(view.now) - self._forgiven.get(job.id, 0.0)
+            service = job.service_at(view.now) - forgiven.get(job.id, 0.0)
             queue = int(self._queue(np.array(service))) + 1
             why = reasons[job.id]
             text = f"{why.text}; queue {queue} of {len(self.thresholds) + 1} after {service:.0f} GPU-s"
@@ -83,27 +85,22 @@ class Tiresias:
     def _remembered(self, view: Snapshot) -> Floats:
         """Service since the last promotion, promoting whoever has waited long enough."""
         columns = view.columns
-        queue_J = self._queue(columns.service_gpu_s_J - self._forgiven_service(columns))
-        for job in np.flatnonzero(self._promotion_at(columns, queue_J) <= view.now + _TOLERANCE_GPU_S):
-            self._forgiven[columns.ids[job]] = float(columns.service_gpu_s_J[job])
         for job_id in self._forgiven.keys() - view.jobs.keys():
             del self._forgiven[job_id]
-        return columns.service_gpu_s_J - self._forgiven_service(columns)
+        service_J = columns.service_gpu_s_J.copy()
+        if self._forgiven:
+            service_J -= np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
+        promoted = self._promotion_at(columns, service_J, self._queue(service_J)) <= view.now + _TOLERANCE_GPU_S
+        for job in np.flatnonzero(promoted):
+            self._forgiven[columns.ids[job]] = float(columns.service_gpu_s_J[job])
+        service_J[promoted] = 0.0
+        return service_J
 
-    def _forgiven_service(self, columns: Columns) -> Floats:
-        return np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
-
-    def _promotion_at(self, columns: Columns, queue_J: Indices) -> Floats:
+    def _promotion_at(self, columns: Columns, service_J: Floats, queue_J: Indices) -> Floats:
         """When each job that waits in a lower queue has waited `promote` times as long as it ran since the last."""
-        ran_s_J = (columns.service_gpu_s_J - self._forgiven_service(columns)) / columns.gpus_J
         waits_J = (columns.held_J == 0) & (queue_J > 0)
-        promotion_at: Floats = np.where(waits_J, columns.last_ran_at_J + self.promote * ran_s_J, math.inf)
-        return promotion_at
-
-    def _next_promotion(self, columns: Columns, queue_J: Indices) -> float:
-        if not self.promote:
-            return math.inf
-        return float(self._promotion_at(columns, queue_J).min(initial=math.inf))
+        waited_at: Floats = columns.last_ran_at_J + self.promote * service_J / columns.gpus_J
+        return np.where(waits_J, waited_at, math.inf)
 
 
 def _order(columns: Columns, queue_J: Indices, over_gpu_s_J: Floats, now: float) -> Indices:

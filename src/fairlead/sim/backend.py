@@ -30,44 +30,9 @@ from fairlead.core.messages import (
     Tick,
 )
 from fairlead.core.occupancy import Occupancy
-from fairlead.core.types import NOTHING, Allocation, JobSpec, Node
-from fairlead.sim.costs import FREE, Costs
-from fairlead.sim.truth import Pace, Setting, Truth
-
-
-@dataclass(frozen=True, slots=True)
-class SimJob:
-    """A job to come: what the user will ask, when, and what it really is."""
-
-    spec: JobSpec
-    submit_at: float
-    truth: Truth
-    costs: Costs = FREE
-    cancel_at: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.submit_at < math.inf:
-            raise InvalidSpec(f"job {self.spec.id} is submitted at {self.submit_at}; expected a time of at least 0")
-        if self.cancel_at is not None and not self.submit_at <= self.cancel_at < math.inf:
-            raise InvalidSpec(
-                f"job {self.spec.id} is cancelled at {self.cancel_at}; expected a time after its submission "
-                f"at {self.submit_at}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """A node that is lost at `at` and comes back at `until`."""
-
-    node: str
-    at: float
-    until: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.at <= self.until < math.inf:
-            raise InvalidSpec(
-                f"node {self.node} is lost at {self.at} and back at {self.until}; expected 0 <= lost <= back"
-            )
+from fairlead.core.types import NOTHING, Allocation, Node
+from fairlead.sim.truth import Pace, Setting
+from fairlead.sim.world import Outage, SimJob
 
 
 @dataclass(slots=True, eq=False)
@@ -80,8 +45,7 @@ class _Attempt:
     #: What a rescale under way gives up, and still uses.
     releasing: Allocation = NOTHING
     cancelled: bool = False
-    #: The attempt has processes: from its start until it stopped, failed or lost a node; and they began to train.
-    alive: bool = False
+    #: The attempt began to train.
     began: bool = False
     failures: int = 0
     #: Progress at `settled_at`, and what a lost node would leave of it, saved at `saved_at`.
@@ -102,7 +66,8 @@ class _Attempt:
 
 
 #: Internal entries of the heap; everything else in it is an event to deliver as it is.
-_STARTED, _RESCALED, _STOPPED, _BOUNDARY, _REPORT = "started", "rescaled", "stopped", "boundary", "report"
+_STARTED, _RESCALED, _STOPPED = "started", "rescaled", "stopped"
+_BOUNDARY, _REPORT, _CHECKPOINT = "boundary", "report", "checkpoint"
 
 
 class SimBackend:
@@ -127,6 +92,7 @@ class SimBackend:
             raise InvalidSpec(f"interference is {interference}; expected a share of speed from 0 to below 1")
         self.now = 0.0
         self._interference, self._report_every_s, self._patience = interference, report_every_s, patience
+        self._tells_checkpoints = bool(outages)  # nobody wants to know while nothing can be lost
         _check_names("jobs", [job.spec.id for job in jobs])
         _check_names("nodes", [node.id for node in nodes])
         self._nodes = {node.id: node for node in nodes}
@@ -135,7 +101,8 @@ class SimBackend:
         self._aborted = 0  # stops of jobs that had not begun to train, in a row
         self._outbox: list[Event] = []  # what happened and was not delivered yet
         self._spread: dict[str, set[str]] = {}  # node -> jobs on several nodes that run there
-        self._present: dict[str, _Attempt] = {}  # jobs that use their GPUs now
+        self._alive: dict[str, _Attempt] = {}  # jobs with processes: from a start until a stop, a fault or the end
+        self._present: dict[str, _Attempt] = {}  # those that use their GPUs now
         self._used = Occupancy()  # by them
         events: list[Event] = [NodeJoined(0.0, node) for node in nodes]
         events += [JobSubmitted(job.submit_at, job.spec) for job in jobs]
@@ -169,10 +136,11 @@ class SimBackend:
         job = self._jobs[command.job]
         costs = job.job.costs
         if isinstance(command, Start):
-            job.attempt, job.allocation, job.alive = command.attempt, command.allocation, True
+            job.attempt, job.allocation = command.attempt, command.allocation
+            self._alive[command.job] = job
             self._later(costs.restart_s if command.attempt > 1 else costs.start_s, _STARTED, job)
             return
-        if not job.alive:
+        if command.job not in self._alive:
             return  # the command crossed the end of its attempt, which is already in the outbox
         self._settle(job)
         self._leave(job)
@@ -217,6 +185,12 @@ class SimBackend:
         elif what == _REPORT:
             self._settle(job)
             self._report(job)
+            self._later(self._report_every_s, _REPORT, job)
+        elif what == _CHECKPOINT:
+            self._settle(job)
+            self._save(job)  # exactly now, whatever the rounding
+            self._report(job, saved=True)
+            self._later(job.job.costs.checkpoint_every_s, _CHECKPOINT, job)
         elif what == _STOPPED:
             self._save(job)
             self._end(job)
@@ -236,12 +210,14 @@ class SimBackend:
         """What an outside event does to the jobs in this world."""
         if isinstance(event, JobCancelled) and (job := self._jobs.get(event.job)) is not None:
             job.cancelled = True
-            if not job.alive:
+            if event.job not in self._alive:
                 del self._jobs[event.job]
         elif isinstance(event, NodeLost):
-            for job in list(self._jobs.values()):
+            for job in list(self._alive.values()):
                 if event.node in job.allocation.nodes or event.node in job.releasing.nodes:
                     self._settle(job)
+                    if job.present and job.job.costs.checkpoint_every_s == 0.0:
+                        self._report(job, saved=True)  # it saves all the time, so nothing is lost
                     self._leave(job)
                     job.progress = job.saved_progress
                     self._end(job)
@@ -249,7 +225,8 @@ class SimBackend:
     def _end(self, job: _Attempt) -> None:
         """The attempt is over, and the job with it if it will not be started again."""
         job.allocation = job.releasing = NOTHING
-        job.alive = job.began = False
+        job.began = False
+        self._alive.pop(job.job.spec.id, None)
         if job.cancelled or job.failures > job.job.spec.max_restarts:
             self._jobs.pop(job.job.spec.id, None)
 
@@ -260,7 +237,7 @@ class SimBackend:
         job.progress = job.pace.until  # exactly, whatever the rounding
         if job.progress >= job.job.truth.total:
             self._leave(job)
-            del self._jobs[job.job.spec.id]
+            del self._jobs[job.job.spec.id], self._alive[job.job.spec.id]
             self._outbox.append(JobExited(self.now, job.job.spec.id, job.attempt))
             return
         self._repace(job)
@@ -352,6 +329,10 @@ class SimBackend:
         self._later((pace.until - job.progress) / job.speed, _BOUNDARY, job)
         if pace.observation is not None or pace.batch is not None or self._report_every_s > 0.0:
             self._report(job)
+        if self._report_every_s > 0.0:
+            self._later(self._report_every_s, _REPORT, job)
+        if self._tells_checkpoints and (every_s := job.job.costs.checkpoint_every_s) > 0.0:
+            self._later(max(0.0, job.saved_at + every_s - self.now), _CHECKPOINT, job)
 
     def _setting(self, job: _Attempt) -> Setting:
         packed_with = tuple(self._present[mate].job.truth for mate in sorted(self._mates(job)))
@@ -365,7 +346,7 @@ class SimBackend:
             return 0.0
         return self._interference if any(len(self._spread[node]) > 1 for node in job.allocation.nodes) else 0.0
 
-    def _report(self, job: _Attempt) -> None:
+    def _report(self, job: _Attempt, *, saved: bool = False) -> None:
         pace = job.pace
         assert pace is not None
         news = pace if pace != job.reported else None
@@ -379,10 +360,9 @@ class SimBackend:
                 batch=pace.batch,
                 noise_scale=pace.noise_scale,
                 observations=(news.observation,) if news is not None and news.observation is not None else (),
+                saved=saved,
             )
         )
-        if self._report_every_s > 0.0:
-            self._later(self._report_every_s, _REPORT, job)
 
     # -- the heap ------------------------------------------------------------------------------------------------
 

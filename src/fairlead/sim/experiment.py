@@ -26,13 +26,14 @@ from fairlead.core.types import Batch, JobSpec, Node, Plan
 from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
 from fairlead.sim.alone import consolidated
-from fairlead.sim.backend import Outage, SimBackend, SimJob
+from fairlead.sim.backend import SimBackend
 from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
 from fairlead.sim.metrics import Measured, measure
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
 from fairlead.sim.truth import FixedDuration, Setting, Truth
+from fairlead.sim.world import Outage, SimJob
 
 #: Where nothing else is said: the size of the Pollux and Muri experiments.
 DEFAULT_CLUSTER = "16x4"
@@ -65,6 +66,8 @@ class Experiment:
     failures_h: tuple[float, float] | None = None
     interference: float = 0.0
     report_every_s: float = 0.0
+    #: Run times users promise where the trace has none: exact, or none.
+    estimates: str = "exact"
     #: What to do with a job that no node set can hold: error, drop or clip.
     oversized: str = "error"
 
@@ -77,6 +80,10 @@ class Result:
     measured: Measured
     #: Jobs of the trace that were not simulated, by reason.
     left_out: Mapping[str, int]
+    #: Jobs cut down to the size of the cluster.
+    clipped: int
+    #: The policy knew how long jobs would run.
+    oracle: bool
     decisions: int
     decision_ms_mean: float
     decision_ms_p99: float
@@ -144,6 +151,8 @@ def run_experiment(
         experiment=experiment,
         measured=measure(journal, alone_s=alone_s),
         left_out=world.left_out,
+        clipped=world.clipped,
+        oracle=bool(getattr(policy, "needs_oracle", False)),
         decisions=len(watched.decision_s),
         decision_ms_mean=float(decision_ms.mean()),
         decision_ms_p99=float(np.percentile(decision_ms, 99)),
@@ -176,30 +185,51 @@ class World:
     nodes: Sequence[Node]
     outages: Sequence[Outage]
     left_out: Mapping[str, int]
+    clipped: int
 
 
 def prepare(experiment: Experiment) -> World:
     """The world of an experiment; raises InvalidSpec for what cannot be meant."""
     trace = _reshaped(_read(experiment.trace, experiment.format), experiment)
     nodes = _nodes(experiment, trace)
-    if experiment.failures_h is not None:
-        mtbf_h, repair_h = experiment.failures_h
-        trace = reshape.inject_failures(
-            trace, nodes=len(nodes), mtbf_s=mtbf_h * 3600.0, repair_s=repair_h * 3600.0, seed=experiment.seed
-        )
     library, costs = Library.beside(experiment.trace, experiment.profiles), CostModel.parse(experiment.costs)
     node_gpus: dict[str, int] = {}
     for node in nodes:
         node_gpus[node.gpu_type] = max(node.gpus, node_gpus.get(node.gpu_type, 0))
     jobs = []
-    for job in _fitting(trace.jobs, nodes, experiment.oversized):
+    fitting = list(_fitting(trace.jobs, nodes, experiment.oversized))
+    for job in fitting:
         truth = truth_of(job, library, tuple(node_gpus))
-        jobs.append(_cast(job, truth, _usable_types(job, truth, node_gpus), costs.of(job.model)))
+        sim_job = _cast(job, truth, _usable_types(job, truth, node_gpus), costs.of(job.model))
+        if experiment.estimates == "none" and job.estimate_s is None:
+            sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=None))
+        jobs.append(sim_job)
     if not jobs:
         raise InvalidSpec(f"{trace.source} has no jobs to simulate")
+    if experiment.failures_h is not None:
+        trace = _with_failures(trace, jobs, nodes, experiment)
     dropped = len(trace.jobs) - len(jobs)
+    asked = {job.id: job.gpus for job in trace.jobs}
+    clipped = sum(job.gpus < asked[job.id] for job in fitting)
     left_out = {**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})}
-    return World(jobs, nodes, _outages(trace, nodes), left_out)
+    return World(jobs, nodes, _outages(trace, nodes), left_out, clipped)
+
+
+def _with_failures(trace: Trace, jobs: Sequence[SimJob], nodes: Sequence[Node], experiment: Experiment) -> Trace:
+    """Failures for as long as the run could last: four times what the work takes if no GPU is ever idle."""
+    assert experiment.failures_h is not None
+    mtbf_h, repair_h = experiment.failures_h
+    alone_s = [job.truth.remaining_s(0.0) for job in jobs]
+    work_gpu_s = sum(job.spec.gpus * seconds for job, seconds in zip(jobs, alone_s, strict=True))
+    busy_s = work_gpu_s / sum(node.gpus for node in nodes) + max(alone_s)
+    return reshape.inject_failures(
+        trace,
+        nodes=len(nodes),
+        mtbf_s=mtbf_h * 3600.0,
+        repair_s=repair_h * 3600.0,
+        seed=experiment.seed,
+        horizon_s=jobs[-1].submit_at + 4.0 * busy_s,
+    )
 
 
 def default_cluster(trace: str, format: str | None) -> str | None:
@@ -238,10 +268,11 @@ def _fitting(jobs: Sequence[TraceJob], nodes: Sequence[Node], oversized: str) ->
         elif oversized == "clip" and room:
             yield replace(job, gpus=room, gpus_min=min(job.gpus_min, room), gpus_max=room)
         elif oversized != "drop":
-            kind = f" of type {' or '.join(job.gpu_types)}" if job.gpu_types else " of one type"
+            kind = " or ".join(job.gpu_types) or "one type"
             raise InvalidSpec(
-                f"job {job.id} needs {job.gpus} GPUs; the cluster has at most {room}{kind}. "
-                "Use a larger --cluster, or --oversized drop or clip"
+                f"job {job.id} needs {job.gpus} GPUs of {kind}; the cluster has {room} of it at most (in all: "
+                f"{', '.join(f'{count} {gpu_type}' for gpu_type, count in total.items())}). Use another --cluster, "
+                f"or leave such jobs out with --oversized drop{' or cut them down with --oversized clip' * (room > 0)}"
             )
 
 
@@ -288,7 +319,15 @@ def _outages(trace: Trace, nodes: Sequence[Node]) -> list[Outage]:
             raise InvalidSpec(
                 f"{trace.source} has a failure of node {failure.node}; the cluster's nodes are 0 to {len(nodes) - 1}"
             )
-    return [Outage(nodes[f.node].id, f.at_s, f.at_s + f.repair_s) for f in trace.failures]
+    outages: list[Outage] = []
+    for failure in sorted(trace.failures, key=lambda failure: (failure.node, failure.at_s)):
+        node, until = nodes[failure.node].id, failure.at_s + failure.repair_s
+        last = outages[-1] if outages else None
+        if last is not None and last.node == node and failure.at_s <= last.until:  # it fails while it is away
+            outages[-1] = Outage(node, last.at, max(last.until, until))
+        else:
+            outages.append(Outage(node, failure.at_s, until))
+    return outages
 
 
 # -- many side by side ---------------------------------------------------------------------------------------------

@@ -182,8 +182,9 @@ class Ledger:
         if event.attempt != life.attempt or life.phase is Phase.PENDING or life.phase.final:
             return  # about an attempt that has ended
         if isinstance(event, JobReported):
-            life.account(self.now)
-            life.judge(lost=False)
+            if event.saved:
+                life.account(self.now)
+                life.judge(lost=False)
             return
         following = self._following(life, event)
         if following is REQUEUED or following is ENDED:

@@ -28,7 +28,7 @@ class Life:
     #: Seconds with at least one GPU, and seconds RUNNING.
     held_s: float = 0.0
     run_s: float = 0.0
-    #: GPU-seconds by what they were good for. `fresh` is RUNNING time that the next report or end will judge.
+    #: GPU-seconds by what they were good for. `fresh` is RUNNING time that the next checkpoint or end will judge.
     fresh_gpu_s: float = 0.0
     useful_gpu_s: float = 0.0
     restart_gpu_s: float = 0.0
@@ -69,7 +69,7 @@ class Life:
         return isinstance(event, JobExited) and event.code not in (0, REQUEUE_ME) and not asked_to_end
 
     def judge(self, *, lost: bool) -> None:
-        """Decide what the RUNNING time since the last report was good for."""
+        """Decide what the RUNNING time since the last checkpoint was good for."""
         if lost:
             self.lost_gpu_s += self.fresh_gpu_s
         else:

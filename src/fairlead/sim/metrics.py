@@ -13,7 +13,7 @@ Themis compares with 1/N of the cluster for each of N apps, whatever they asked 
 jobs in the whole trace by the number of GPUs: one contention for all jobs, blind to how many GPUs they need.
 
 What a lost node destroyed is not in a journal. `gpu_h_lost` counts, for every attempt that ended with a lost node or
-a failure, the GPU-time it spent RUNNING since its last report, or since it began to train if it never reported.
+a failure, the GPU-time it spent RUNNING since it last reported a checkpoint, or since it began to train.
 """
 
 from __future__ import annotations

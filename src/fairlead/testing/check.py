@@ -86,5 +86,7 @@ def _for_all(strategy: Any, check: Callable[[Any], None], examples: int, *, shri
 def _require_hypothesis() -> None:
     try:
         import hypothesis  # noqa: F401  # only to see whether it is there
-    except ImportError as error:
-        raise ImportError("check_policy needs hypothesis: pip install 'fairlead[dev]'") from error
+    except ImportError:
+        raise ImportError(
+            "check_policy needs hypothesis: run scripts/setup dev in a checkout, or pip install 'fairlead[dev]'"
+        ) from None

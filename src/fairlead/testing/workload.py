@@ -11,10 +11,11 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import JobSpec, Node, Phase, Plan
 from fairlead.journal import MemoryJournal
-from fairlead.sim.backend import Outage, SimBackend, SimJob
+from fairlead.sim.backend import SimBackend
 from fairlead.sim.cluster import parse_cluster
 from fairlead.sim.costs import FREE, Costs
 from fairlead.sim.truth import FixedDuration
+from fairlead.sim.world import Outage, SimJob
 from fairlead.testing.contract import PolicyContractError, decide
 from fairlead.testing.history import job_specs, node_tuples
 

@@ -51,7 +51,7 @@ def render(runs: Sequence[Run], title: str) -> str:
         title=escape(title),
         style=_file("report.css"),
         script=_file("report.js"),
-        headline=_headline(main),
+        headline=_headline(main) + _yardstick(main),
         lead=_lead(cases, runs),
         settings=_settings(runs),
         banner=_banner(cases),
@@ -94,6 +94,14 @@ def _headline(case: Case) -> str:
     names = " and ".join(f"<b>{escape(label)}</b>" for label in ties)
     verb = "finishes" if len(ties) == 1 else "finish"
     return f"{names} {verb} jobs fastest{where}: {duration(best_s)} on average, {ahead}."
+
+
+def _yardstick(case: Case) -> str:
+    """What the best oracle reached, which no policy can count on."""
+    known = sorted((mean, e.label) for e in case.oracles if (mean := e.mean("jct_mean_s")) is not None)
+    if not known:
+        return ""
+    return f" <small>With knowledge of the future it could be {duration(known[0][0])}: {escape(known[0][1])}.</small>"
 
 
 def _lead(cases: Sequence[Case], runs: Sequence[Run]) -> str:

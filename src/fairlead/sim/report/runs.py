@@ -17,6 +17,8 @@ class Run:
 
     #: The policy, as the report should call it.
     label: str
+    #: It knew how long jobs would run: a yardstick, not a contender.
+    oracle: bool = False
     #: What was run: policy, trace, cluster, cadence, costs, load, seed... `seed` is averaged over, `load` is swept.
     setting: Mapping[str, str] = field(default_factory=dict)
     metrics: Metrics
@@ -30,11 +32,13 @@ class Run:
         measured: Measured,
         *,
         label: str,
+        oracle: bool = False,
         setting: Mapping[str, str] | None = None,
         extra: Mapping[str, float | None] | None = None,
     ) -> Run:
         return Run(
             label=label,
+            oracle=oracle,
             setting=setting or {},
             metrics=measured.summary,
             extra=extra or {},
@@ -65,6 +69,10 @@ class Entry:
         return statistics.stdev(values) if len(values) > 1 else None
 
     @property
+    def oracle(self) -> bool:
+        return any(run.oracle for run in self.runs)
+
+    @property
     def unfinished(self) -> int:
         return sum(run.metrics.unfinished for run in self.runs)
 
@@ -83,9 +91,15 @@ class Case:
 
     @property
     def ranked(self) -> tuple[Entry, ...]:
-        """The policies that left the fewest jobs unfinished: only among them do averages compare."""
-        least = min(entry.unfinished for entry in self.entries)
-        return tuple(entry for entry in self.entries if entry.unfinished == least)
+        """The policies that left the fewest jobs unfinished: only among them do averages compare. No oracle wins."""
+        contenders = [entry for entry in self.entries if not entry.oracle] or self.entries
+        least = min(entry.unfinished for entry in contenders)
+        return tuple(entry for entry in contenders if entry.unfinished == least)
+
+    @property
+    def oracles(self) -> tuple[Entry, ...]:
+        """Yardsticks beside the contenders."""
+        return tuple(entry for entry in self.entries if entry.oracle and entry not in self.ranked)
 
     def best(self, name: str, *, sign: int) -> float | None:
         """The best mean among the policies that finished the most jobs; None if it singles nobody out."""

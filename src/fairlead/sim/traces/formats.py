@@ -168,9 +168,16 @@ def guess_format(path: Path) -> TraceFormat:
             return format
     if not head.names and not head.text.strip():
         raise InvalidTrace("is empty; it has no jobs", source=str(path))
+    if head.names:
+        inside = ", ".join(head.names[:5]) + (", ..." if len(head.names) > 5 else "")
+        raise InvalidTrace(
+            f"is a directory; expected a trace file, such as one of those in it: {inside}", source=str(path)
+        )
     first = f"; it begins {head.lines[0][:60]!r}" if head.lines else ""
     raise InvalidTrace(
-        f"is in no format that can be guessed{first}. Name the format: {', '.join(sorted(READERS))}", source=str(path)
+        f"is in no format that can be guessed{first}. Name it with --format ({', '.join(sorted(READERS))}), or give "
+        "a CSV the columns id, submit_s, gpus and duration_s",
+        source=str(path),
     )
 
 

@@ -53,9 +53,13 @@ def first(trace: Trace, jobs: int) -> Trace:
 
 
 def scale_load(trace: Trace, factor: float) -> Trace:
-    """Divide the times between arrivals by `factor`: 2 doubles the load. Deadlines keep their slack."""
+    """Divide the times between arrivals by `factor`: 2 doubles the load. Deadlines keep their slack.
+
+    Failures move with the jobs they hit; repairs take as long as before.
+    """
     _at_least("the load factor", factor, 1e-6)
-    return replace(trace, jobs=tuple(_moved(job, job.submit_s / factor) for job in trace.jobs))
+    failures = tuple(replace(failure, at_s=failure.at_s / factor) for failure in trace.failures)
+    return replace(trace, jobs=tuple(_moved(job, job.submit_s / factor) for job in trace.jobs), failures=failures)
 
 
 def resample(trace: Trace, jobs: int, *, seed: int) -> Trace:

@@ -1,0 +1,46 @@
+"""What a simulation is given: jobs to come, and nodes that will be away."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.types import JobSpec
+from fairlead.sim.costs import FREE, Costs
+from fairlead.sim.truth import Truth
+
+
+@dataclass(frozen=True, slots=True)
+class SimJob:
+    """A job to come: what the user will ask, when, and what it really is."""
+
+    spec: JobSpec
+    submit_at: float
+    truth: Truth
+    costs: Costs = FREE
+    cancel_at: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.submit_at < math.inf:
+            raise InvalidSpec(f"job {self.spec.id} is submitted at {self.submit_at}; expected a time of at least 0")
+        if self.cancel_at is not None and not self.submit_at <= self.cancel_at < math.inf:
+            raise InvalidSpec(
+                f"job {self.spec.id} is cancelled at {self.cancel_at}; expected a time after its submission "
+                f"at {self.submit_at}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A node that is lost at `at` and comes back at `until`."""
+
+    node: str
+    at: float
+    until: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.at <= self.until < math.inf:
+            raise InvalidSpec(
+                f"node {self.node} is lost at {self.at} and back at {self.until}; expected 0 <= lost <= back"
+            )
