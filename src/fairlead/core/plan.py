@@ -18,6 +18,8 @@ from fairlead.core.types import NOTHING, Allocation, Job, Phase, Plan
 
 def changes(view: Snapshot, plan: Plan) -> list[str]:
     """Jobs whose allocation the plan changes, in the plan's order, then those it drops, as they were placed."""
+    if view.allocations == plan.allocations:  # the common case, and quicker to see than to search for differences
+        return []
     pairs = view.allocations.items() ^ plan.allocations.items()
     if len(pairs) < 2:
         return [job_id for job_id, _ in pairs]
