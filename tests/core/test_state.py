@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.ending import REQUEUE_ME
 from fairlead.core.errors import InvalidTransition
 from fairlead.core.messages import (
     COMMANDS,
@@ -26,7 +27,7 @@ from fairlead.core.messages import (
     Stop,
     Tick,
 )
-from fairlead.core.state import ENDED, REQUEUE_ME, REQUEUED, SAME, SETTLED, TRANSITIONS, State
+from fairlead.core.state import ENDED, REQUEUED, SAME, SETTLED, TRANSITIONS, State
 from fairlead.core.types import FINAL, NOTHING, Allocation, Job, JobSpec, Node, Observation, Phase
 
 TWO, ONE, OTHER = Allocation.of({"n0": [0, 1]}), Allocation.of({"n0": [0]}), Allocation.of({"n1": [0, 1]})

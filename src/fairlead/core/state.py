@@ -13,6 +13,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from fairlead.core.ending import after_the_end, requeued
 from fairlead.core.errors import InvalidTransition
 from fairlead.core.learning import learn
 from fairlead.core.messages import (
@@ -65,9 +66,6 @@ TRANSITIONS: dict[type, dict[Phase, Phase | str]] = {
     JobCancelled: {PENDING: CANCELLED, **dict.fromkeys((STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), SAME)},
     NodeLost: dict.fromkeys((STARTING, RUNNING, RESCALING, STOPPING), REQUEUED),
 }
-
-#: An exit code by which an attempt asks to be queued again: 128 + SIGTERM.
-REQUEUE_ME = 143
 
 #: How much of a job's past an error can tell.
 _STORY_LENGTH = 64
@@ -185,10 +183,9 @@ class State:
             self._report(event, job)
         elif following is SAME:
             return False
-        elif following is ENDED or following is REQUEUED:
-            failed = isinstance(event, JobExited) and _is_failure(event, job)
-            phase = _ended(event, job, failed=failed) if isinstance(event, JobExited) else _requeued(job)
-            self._release(job, event.at, phase, failures=job.failures + failed)
+        elif isinstance(event, JobExited | JobStopped):
+            phase, failures = after_the_end(event, job)
+            self._release(job, event.at, phase, failures=failures)
         elif following is SETTLED:
             self._change(job, event.at, phase=RUNNING if job.allocation else SUSPENDED, releasing=NOTHING)
         else:
@@ -219,7 +216,7 @@ class State:
         self._put_node(replace(node, healthy=False))
         for job in [j for j in self.live.values() if (j.allocation or j.releasing) and node.id in j.held.nodes]:
             self._remember(job.id, event)
-            self._release(job, event.at, _requeued(job))
+            self._release(job, event.at, requeued(job))
         return True
 
     def _join(self, event: NodeJoined) -> bool:
@@ -380,23 +377,6 @@ class State:
 def _check_time(message: Message) -> None:
     if not math.isfinite(message.at):
         raise InvalidTransition(f"{message} has no finite time")
-
-
-def _requeued(job: Job) -> Phase:
-    return CANCELLED if job.cancelled else PENDING
-
-
-def _is_failure(event: JobExited, job: Job) -> bool:
-    asked_to_end = job.cancelled or job.phase is STOPPING
-    return event.code not in (0, REQUEUE_ME) and not asked_to_end
-
-
-def _ended(event: JobExited, job: Job, *, failed: bool) -> Phase:
-    if event.code == 0:
-        return SUCCEEDED
-    if failed and job.failures + 1 > job.spec.max_restarts:
-        return FAILED
-    return _requeued(job)
 
 
 def _brief(message: Message) -> str:

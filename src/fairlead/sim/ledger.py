@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.core.ending import after_the_end, requeued
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import (
     AttemptEvent,
@@ -35,7 +36,7 @@ from fairlead.core.messages import (
     Stop,
     Tick,
 )
-from fairlead.core.state import ENDED, REQUEUED, SETTLED, TRANSITIONS
+from fairlead.core.state import SETTLED, TRANSITIONS
 from fairlead.core.types import Allocation, Node, Phase
 from fairlead.sim.life import Life
 from fairlead.sim.timeline import Segments, Timeline
@@ -187,10 +188,10 @@ class Ledger:
                 life.judge(lost=False)
             return
         following = self._following(life, event)
-        if following is REQUEUED or following is ENDED:
-            failed = life.failed(event)
-            life.failures += failed
-            self._end_attempt(life, life.outcome(event, failed=failed), lost=failed)
+        if isinstance(event, JobExited | JobStopped):
+            phase, failures = after_the_end(event, life)
+            lost, life.failures = failures > life.failures, failures
+            self._end_attempt(life, phase, lost=lost)
         elif following is SETTLED:
             life.account(self.now)
             self._free(life, life.releasing)
@@ -315,7 +316,7 @@ class Ledger:
         first = place.number << _NODE_SHIFT
         for gpu in range(place.node.gpus):
             for life in self._holders.get(first | gpu, ()):
-                self._end_attempt(life, life.requeued, lost=True)
+                self._end_attempt(life, requeued(life), lost=True)
         self._count(place, -1)
         place.node = replace(place.node, healthy=False)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fairlead.core.messages import AttemptEvent, JobExited
-from fairlead.core.state import REQUEUE_ME
 from fairlead.core.types import JobSpec, Phase
 
 
@@ -50,23 +48,6 @@ class Life:
             else:
                 self.restart_gpu_s += span_s * self.rate
         self.at = now
-
-    def outcome(self, event: AttemptEvent, *, failed: bool) -> Phase:
-        """The phase after an attempt's last event."""
-        if isinstance(event, JobExited) and event.code == 0:
-            return Phase.SUCCEEDED
-        if failed and self.failures > self.spec.max_restarts:
-            return Phase.FAILED
-        return self.requeued
-
-    @property
-    def requeued(self) -> Phase:
-        return Phase.CANCELLED if self.cancelled else Phase.PENDING
-
-    def failed(self, event: AttemptEvent) -> bool:
-        """Did the attempt end by itself, and badly?"""
-        asked_to_end = self.cancelled or self.phase is Phase.STOPPING
-        return isinstance(event, JobExited) and event.code not in (0, REQUEUE_ME) and not asked_to_end
 
     def judge(self, *, lost: bool) -> None:
         """Decide what the RUNNING time since the last checkpoint was good for."""
