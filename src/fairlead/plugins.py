@@ -30,6 +30,9 @@ POLICIES: dict[str, str] = {
     "srtf": "fairlead.policies.ranked:ShortestRemainingTimeOracle",
     "srtf-gpu": "fairlead.policies.ranked:ShortestRemainingGpuTimeOracle",
     "tiresias": "fairlead.policies.tiresias:Tiresias",
+    "optimus": "fairlead.policies.optimus:Optimus",
+    "pollux": "fairlead.policies.pollux:Pollux",
+    "pilot": "fairlead.policies.pilot:Pilot",
 }
 
 GROUP = "fairlead.policies"

@@ -342,6 +342,8 @@ def test_a_job_whose_mate_leaves_reports_its_new_speed() -> None:
     [
         (lambda: SimBackend([], NODES, interference=1.0), "interference is 1.0"),
         (lambda: SimBackend([], NODES, interference=-0.1), "interference is -0.1"),
+        (lambda: SimBackend([], NODES, retune_every_s=-1.0), "retune_every_s is -1.0"),
+        (lambda: SimBackend([], NODES, retune_every_s=math.inf), "retune_every_s is inf"),
         (lambda: SimBackend([job("a", 1.0), job("a", 2.0)], NODES), "two jobs are called 'a'"),
         (lambda: SimBackend([], [Node("n0", 1), Node("n0", 2)]), "two nodes are called 'n0'"),
         (lambda: SimBackend([], NODES, outages=[Outage("n7", 1.0, 2.0)]), "node 'n7'"),

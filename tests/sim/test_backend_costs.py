@@ -82,6 +82,19 @@ def test_a_first_start_costs_its_time_and_the_gpus_are_held_meanwhile() -> None:
     assert (finished["a"].since, finished["a"].service_gpu_s, finished["a"].run_s) == (110.0, 200.0, 100.0)
 
 
+def test_gpus_are_held_from_the_start_on_and_not_while_a_job_stops_or_waits() -> None:
+    finished, _ = simulate({0.0: {"a": A}, 40.0: {}, 60.0: {"a": A}}, job(costs=ALL))
+    # 10 s to start, 30 s of work; stopped and waiting from 40 s on; from 60 s 20 s to restart, and 70 s of work.
+    assert finished["a"].held_gpu_s == 2 * (40.0 + 90.0)
+    assert finished["a"].service_gpu_s == 2 * 100.0
+
+
+def test_a_rescale_counts_as_holding_the_gpus_it_leads_to() -> None:
+    finished, _ = simulate({0.0: {"a": A}, 40.0: {"a": on("n0", 0)}}, job(costs=ALL, in_place=True))
+    # 70 of 100 s of work are left at 40 s, which take 140 s on one GPU.
+    assert finished["a"].held_gpu_s == 2 * 40.0 + 1 * (2.0 + 140.0)
+
+
 def test_a_move_by_restart_costs_the_save_and_the_restart() -> None:
     finished, messages = simulate({0.0: {"a": A}, 40.0: {"a": B}}, job(costs=ALL))
     assert named(messages, "JobStopped") == [45.0]

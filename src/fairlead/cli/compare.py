@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from typing import TypeVar
-
 import click
 
 from fairlead.cli.errors import reports_errors
-from fairlead.cli.options import experiment_options, make_experiment
+from fairlead.cli.options import experiment_options, make_experiment, number_list, policy_list
 from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report, writable
 from fairlead.core.errors import InvalidSpec
 from fairlead.plugins import make_policy
-from fairlead.sim.experiment import prepare, run_many
-
-N = TypeVar("N", int, float)
+from fairlead.sim.experiment import prepare
+from fairlead.sim.many import run_many
 
 
 @click.command()
@@ -44,13 +40,13 @@ def compare(
 
     Exits with 1 if jobs remain unfinished in any run, with 2 if the input cannot be used.
     """
-    report_to, names = writable(report, apart_from=[trace]), _policies(policies)
+    report_to, names = writable(report, apart_from=[trace]), policy_list(policies)
     for name in names:
         make_policy(name)  # a wrong name should not cost the time of the others' runs
     experiments = [
         make_experiment(trace=trace, policy=name, seed=seed, load=load, **options)  # type: ignore[arg-type]
-        for load in _numbers(loads, "loads", float)
-        for seed in _numbers(seeds, "seeds", int)
+        for load in number_list(loads, "loads", float)
+        for seed in number_list(seeds, "seeds", int)
         for name in names
     ]
     if len({e.seed for e in experiments}) > 1 and not experiments[0].resample and experiments[0].failures_h is None:
@@ -62,18 +58,3 @@ def compare(
         save_report(report_to, results)
     print_results(results, output)
     complain_if_unfinished(results)
-
-
-def _policies(text: str) -> list[str]:
-    """Names separated by commas or spaces; a comma before `option=` belongs to the policy."""
-    names = [name for name in re.split(r"\s+|,(?!\w+=)", re.sub(r",\s+(?=\w+=)", ",", text)) if name]
-    if not names:
-        raise InvalidSpec("--policies is empty; `fairlead policies` lists what there is")
-    return list(dict.fromkeys(names))
-
-
-def _numbers(text: str, name: str, kind: type[N]) -> list[N]:
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise InvalidSpec(f"--{name} is {text!r}; expected numbers separated by commas") from None

@@ -1,8 +1,9 @@
-"""Options that `simulate` and `compare` share, and how they become experiments."""
+"""Options that verbs share, and how they become experiments."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,11 +11,13 @@ import click
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Cadence
+from fairlead.sim.adapting import ADAPTS
 from fairlead.sim.costs import CostModel
 from fairlead.sim.experiment import Experiment, default_cluster
 from fairlead.sim.traces import READERS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+N = TypeVar("N", int, float)
 
 _SHARED = (
     click.argument("trace", type=click.Path()),
@@ -34,6 +37,11 @@ _SHARED = (
                  help="Run times that users promise where the trace has none; easy relies on them."),
     click.option("--report-every", "report_every_s", type=click.FloatRange(min=0.0), default=0.0, metavar="SECONDS",
                  help="Jobs report this often; only when their pace changes if left out."),
+    click.option("--adapt", type=click.Choice(ADAPTS), default="auto", show_default=True,
+                 help="What jobs may change: nothing, their GPUs, or GPUs and batch. auto: what the policy can use."),
+    click.option("--in-place", is_flag=True, help="Every job can change its GPUs without a restart."),
+    click.option("--retune-every", "retune_every_s", type=click.FloatRange(min=0.0), default=30.0, show_default=True,
+                 metavar="SECONDS", help="How often jobs that may change their batch reconsider it."),
     click.option("--oversized", type=click.Choice(["error", "drop", "clip"]), default="error", show_default=True,
                  help="What to do with jobs larger than the cluster."),
     click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots."),
@@ -66,3 +74,18 @@ def _parse_failures(text: str) -> tuple[float, float]:
     if not (0 < mtbf_h < math.inf and 0 < repair_h < math.inf):
         raise InvalidSpec(f"failures are {text!r}; expected two positive numbers of hours, as in 500,2")
     return mtbf_h, repair_h
+
+
+def policy_list(text: str) -> list[str]:
+    """Names separated by commas or spaces; a comma before `option=` belongs to the policy."""
+    names = [name for name in re.split(r"\s+|,(?!\w+=)", re.sub(r",\s+(?=\w+=)", ",", text)) if name]
+    if not names:
+        raise InvalidSpec("--policies is empty; `fairlead policies` lists what there is")
+    return list(dict.fromkeys(names))
+
+
+def number_list(text: str, name: str, kind: type[N]) -> list[N]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidSpec(f"--{name} is {text!r}; expected numbers separated by commas") from None

@@ -8,10 +8,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.box import SIMPLE_HEAD
@@ -64,18 +65,43 @@ def print_results(results: Sequence[Result], output: str, *, one: bool = False) 
         rows = [result.to_dict() for result in results]
         click.echo(json.dumps(rows[0] if one else rows, indent=2, allow_nan=False))
     elif output == "csv":
-        click.echo(_csv(results), nl=False)
+        click.echo(csv_of([result.to_dict() for result in results]), nl=False)
+    elif one:
+        _console().print(_sheet(results[0]), crop=False, overflow="ignore", no_wrap=True)
     else:
-        console = Console(width=None if sys.stdout.isatty() else 500)  # a pipe has no width to fit into
-        table = _sheet(results[0]) if one else _table(results)
-        if table.__rich_measure__(console, console.options.update(max_width=10_000)).maximum > console.width:
-            table = _sheet(results[0]) if one else _table(results, upright=True)
-        console.print(table, crop=False, overflow="ignore", no_wrap=True)
+        lines, heads = _lines_of(results)
+        print_table(_title(results[0].experiment), lines, heads=heads)
 
 
-def _csv(results: Sequence[Result]) -> str:
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 500)  # a pipe has no width to fit into
+
+
+def print_table(title: str, lines: Sequence[Sequence[str]], *, heads: int = 1) -> None:
+    """Headings, then one run a line; or upright, one run a column, for a narrow terminal.
+
+    `heads` columns say what a run is, the others what came of it.
+    """
+    console = _console()
+    table = _grid(title, lines, heads=heads)
+    if table.__rich_measure__(console, console.options.update(max_width=10_000)).maximum > console.width:
+        table = _grid(title, list(zip(*lines, strict=True)), heads=1)
+    console.print(table, crop=False, overflow="ignore", no_wrap=True)
+
+
+def _grid(title: str, lines: Sequence[Sequence[str]], *, heads: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for place, heading in enumerate(lines[0]):
+        table.add_column(heading, justify="left" if place < heads else "right", no_wrap=True)
+    for line in lines[1:]:
+        table.add_row(*line)
+    return table
+
+
+def csv_of(results: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each, under the keys of the first; lists are left out."""
     text = io.StringIO()
-    rows = [{k: v for k, v in result.to_dict().items() if not isinstance(v, list | tuple)} for result in results]
+    rows = [{k: v for k, v in result.items() if not isinstance(v, list | tuple)} for result in results]
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -125,8 +151,8 @@ _COLUMNS = (
 )
 
 
-def _table(results: Sequence[Result], *, upright: bool = False) -> Table:
-    """The main metrics of many runs: one run a line, or upright, one run a column, for a narrow terminal."""
+def _lines_of(results: Sequence[Result]) -> tuple[list[list[str]], int]:
+    """The main metrics of many runs, for `print_table`, and how many columns say which run it is."""
     forms = {row.field: row.form for _, rows in TABLE for row in rows}
     loads, seeds = {r.experiment.load for r in results}, {r.experiment.seed for r in results}
     heads = ["policy", *["load"] * (len(loads) > 1), *["seed"] * (len(seeds) > 1)]
@@ -142,15 +168,7 @@ def _table(results: Sequence[Result], *, upright: bool = False) -> Table:
                 f"{result.decision_ms_mean:.2f} ms",
             ]
         )
-    if upright:
-        lines = [list(line) for line in zip(*lines, strict=True)]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=_title(results[0].experiment), title_justify="left")
-    for place, heading in enumerate(lines[0]):
-        left_side = place == 0 or (not upright and place < len(heads))
-        table.add_column(heading, justify="left" if left_side else "right", no_wrap=True)
-    for line in lines[1:]:
-        table.add_row(*line)
-    return table
+    return lines, len(heads)
 
 
 def save_report(path: Path, results: Sequence[Result]) -> None:
@@ -202,11 +220,13 @@ def complain_if_unfinished(results: Sequence[Result]) -> None:
     if results[0].clipped:
         click.echo(f"note: cut down to the size of the cluster: {results[0].clipped}", err=True)
     failed = [result for result in results if result.measured.summary.unfinished]
+    several = len({result.experiment.trace for result in results}) > 1
     for result in failed:
-        m = result.measured.summary
+        m, e = result.measured.summary, result.experiment
         some = ", ".join(m.unfinished_ids[:5]) + (" and more" if m.unfinished > 5 else "")
+        where = f" on {Path(e.trace).name}" if several else ""
         click.echo(
-            f"UNFINISHED: {m.unfinished} of {m.jobs} jobs did not finish under {result.experiment.policy}: {some}. "
+            f"UNFINISHED: {m.unfinished} of {m.jobs} jobs did not finish under {e.policy}{where}: {some}. "
             "Its figures cover only the jobs that did.",
             err=True,
         )

@@ -11,14 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.core.types import Allocation, Job, Node, Phase
+from fairlead.core.types import Allocation, Belief, Job, Node, Phase
 
 Floats = NDArray[np.float64]
+
+
+class StepOracle(Protocol):
+    """True step times, for policies that declare themselves oracles. A job that knows no steps counts seconds as such.
+
+    Not how fast a job runs now, but what it would do on other GPUs: what a perfect profiler would know.
+    """
+
+    def steps_left(self, job_id: str) -> float:
+        """Steps after the epoch under way, at the batch its user chose."""
+
+    def step_s(self, job_id: str, gpus: int) -> float:
+        """Seconds of one step on so many GPUs of as few nodes as possible; infinite where it cannot run."""
+
 
 #: What a job asks for: how many GPUs, of which types (empty = any). Jobs share few distinct demands.
 Demand = tuple[int, tuple[str, ...]]
@@ -77,10 +91,16 @@ class Snapshot:
     held: Mapping[str, int]
     #: Some GPU is held by more than one job.
     shared: bool = False
+    #: GPU-seconds one job would have had so far with an equal share; see `Job.fair_from_gpu_s`.
+    fair_gpu_s: float = 0.0
+    #: By model: what earlier and other jobs that train it have taught of it.
+    lore: Mapping[str, Belief] = field(default_factory=dict)
     #: Cancelled jobs that still have processes: to be stopped, or being stopped.
     cancelled: tuple[Job, ...] = ()
     #: True remaining seconds of a job, for policies that declare themselves oracles; only the simulator has one.
     oracle: Callable[[str], float] | None = None
+    #: For the same policies, where their world can tell.
+    step_oracle: StepOracle | None = None
     _table: Table | None = field(default=None, compare=False, repr=False)
     _node_table: NodeTable | None = field(default=None, compare=False, repr=False)
     _version: tuple[int, int] = field(default=(-1, -1), compare=False, repr=False)

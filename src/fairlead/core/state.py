@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.core.ending import after_the_end, requeued
 from fairlead.core.errors import InvalidTransition
-from fairlead.core.learning import learn
+from fairlead.core.learning import learn, recall
 from fairlead.core.messages import (
     AttemptEvent,
     Command,
@@ -38,7 +38,7 @@ from fairlead.core.messages import (
 )
 from fairlead.core.occupancy import Occupancy
 from fairlead.core.snapshot import NodeTable, Snapshot, Table
-from fairlead.core.types import NOTHING, Allocation, Job, Node, Phase, Plan
+from fairlead.core.types import NOTHING, Allocation, Belief, Job, Node, Phase, Plan
 
 PENDING, STARTING, RUNNING, RESCALING = Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.RESCALING
 SUSPENDED, STOPPING = Phase.SUSPENDED, Phase.STOPPING
@@ -77,7 +77,10 @@ class State:
     def __init__(self) -> None:
         #: The latest time any message carried. Never goes back, even if a message does.
         self.now = 0.0
+        #: GPU-seconds that one of the live jobs would have had, if all had shared equally from the beginning.
+        self.fair_gpu_s = 0.0
         self.nodes: dict[str, Node] = {}
+        self._open_gpus = 0  # of nodes where something new may be placed
         self._nodes_view: dict[str, Node] | None = None  # a copy for snapshots, void once a node changes
         #: Every job whose phase is not final, in order of arrival.
         self.live: dict[str, Job] = {}
@@ -88,6 +91,7 @@ class State:
         self._held = Occupancy()  # of every live job's `held`
         self._table = Table()  # the columns of _schedulable
         self._node_table = NodeTable()  # the columns of nodes, with what _assigned takes of them
+        self._lore: dict[str, Belief] = {}  # by model; never changed in place, so snapshots share it
         self._stories: dict[str, list[Message]] = {}
         self._gaps = 0  # entries taken out of the dictionaries that snapshots copy, since they were last packed
 
@@ -119,12 +123,14 @@ class State:
             self._pack()
         return Snapshot(
             now=self.now,
+            fair_gpu_s=self.fair_gpu_s,
             jobs=self._schedulable.copy(),
             nodes=self._nodes_view,
             allocations=self._allocations.copy(),
             assigned=self._assigned.masks.copy(),
             held=self._held.masks.copy(),
             shared=self._assigned.shared,
+            lore=self._lore,
             cancelled=tuple(job for job in self.live.values() if job.cancelled)
             if len(self.live) > len(self._schedulable)
             else (),
@@ -138,6 +144,7 @@ class State:
     def apply(self, event: Event) -> bool:
         """Learn a fact. False if it was a repeat or came late, and told nothing but the time."""
         _check_time(event)
+        fair_gpu_s = self._fair_at(event.at)
         match event:
             case Tick():
                 applied = True
@@ -149,8 +156,12 @@ class State:
                 applied = self._apply_to_node(event)
             case _:
                 applied = self._apply_to_attempt(event)
-        self.now = max(self.now, event.at)
+        self.now, self.fair_gpu_s = max(self.now, event.at), fair_gpu_s
         return applied
+
+    def _fair_at(self, at: float) -> float:
+        """`fair_gpu_s` at a time from now on, if nothing changes before."""
+        return self.fair_gpu_s + max(0.0, at - self.now) * self._open_gpus / max(1, len(self._schedulable))
 
     def _submit(self, event: JobSubmitted) -> bool:
         spec = event.spec
@@ -160,7 +171,8 @@ class State:
             raise InvalidTransition(f"job id {spec.id!r} is taken by another job; submit under a new id")
         at = max(self.now, event.at)
         self._remember(spec.id, event)
-        self._index(None, Job(spec=spec, submitted_at=at, since=at, accounted_at=at))
+        fair_from = self._fair_at(at)
+        self._index(None, Job(spec=spec, submitted_at=at, since=at, accounted_at=at, fair_from_gpu_s=fair_from))
         return True
 
     def _cancel(self, event: JobCancelled) -> bool:
@@ -200,7 +212,9 @@ class State:
             raise self._refusal(event, job, f"batch {event.batch} is not at least 1")
         if event.noise_scale is not None and not math.isfinite(event.noise_scale):
             raise self._refusal(event, job, f"noise scale {event.noise_scale} is not a finite number")
-        self._change(job, event.at, belief=learn(job.belief, event))
+        gpu_type = self.nodes[job.allocation.shares[0][0]].gpu_type if job.allocation else ""
+        self._change(job, event.at, belief=learn(job, event, gpu_type))
+        self._lore = recall(self._lore, self.live[job.id], event)
 
     def _apply_to_node(self, event: NodeJoined | NodeLost | NodeDrained) -> bool:
         if isinstance(event, NodeJoined):
@@ -250,6 +264,7 @@ class State:
         if not isinstance(command, Stop) and (fault := self._fault(command)):
             raise self._refusal(command, job, fault)
         self._remember(job.id, command)
+        self.fair_gpu_s = self._fair_at(command.at)
         self.now = max(self.now, command.at)
         if isinstance(command, Start):
             first = self.now if job.first_started_at is None else job.first_started_at
@@ -283,9 +298,13 @@ class State:
         now = max(self.now, at)
         if job.phase is RUNNING:
             changes |= {"service_gpu_s": job.service_at(now), "run_s": job.run_at(now), "last_ran_at": now}
+        if job.allocation:
+            changes["held_gpu_s"] = job.held_at(now)
         changes["accounted_at"] = now
-        if changes.get("phase", job.phase) is not job.phase:
+        if (phase := changes.get("phase", job.phase)) is not job.phase:
             changes["since"] = now
+            if phase is RUNNING:
+                changes["start_s" if job.phase is STARTING else "rescale_s"] = now - job.since
         self._index(job, replace(job, **changes))
 
     def _index(self, old: Job | None, new: Job) -> None:
@@ -331,6 +350,8 @@ class State:
         self._gaps = 0
 
     def _put_node(self, node: Node) -> None:
+        known = self.nodes.get(node.id)
+        self._open_gpus += (node.gpus if node.open else 0) - (known.gpus if known is not None and known.open else 0)
         self.nodes[node.id] = node
         self._nodes_view = None
         self._node_table.put(node)

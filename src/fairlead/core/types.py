@@ -242,12 +242,25 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class Speed:
+    """Share of its work that a job does per second on certain GPUs."""
+
+    progress_per_s: float
+    gpu_type: str
+    nodes: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Belief:
     """What a job's reports taught us. All that a policy may know of its true speed."""
 
-    #: Share of the work done, 0 to 1, and when that was said.
+    #: Share of the work done, 0 to 1, when that was said, and how long the job had run by then.
     progress: float = 0.0
     reported_at: float | None = None
+    reported_run_s: float = 0.0
+    #: Between the last two reports that had nothing but running between them.
+    speed: Speed | None = None
     #: When it last told of a checkpoint.
     saved_at: float | None = None
     #: (progress, global batch) where each regime began, oldest first.
@@ -284,7 +297,14 @@ class Job:
     #: GPU-seconds and seconds spent RUNNING, up to `accounted_at`: what start-up and waiting take is nobody's service.
     service_gpu_s: float = 0.0
     run_s: float = 0.0
+    #: GPU-seconds it was told to hold GPUs, start-up and rescales included, up to `accounted_at`.
+    held_gpu_s: float = 0.0
     accounted_at: float = 0.0
+    #: `Snapshot.fair_gpu_s` when it came: what has been added since is what an equal share would have given it.
+    fair_from_gpu_s: float = 0.0
+    #: How long its last start, and its last change in place, kept it from training; None before the first.
+    start_s: float | None = None
+    rescale_s: float | None = None
     #: The user wants it gone: it is stopped, and then final.
     cancelled: bool = False
     belief: Belief = Belief()
@@ -301,6 +321,10 @@ class Job:
     def service_at(self, now: float) -> float:
         """GPUs x seconds spent RUNNING until `now`: the attained service of 2D-LAS."""
         return self.service_gpu_s + self.allocation.total * (self.run_at(now) - self.run_s)
+
+    def held_at(self, now: float) -> float:
+        """GPUs x seconds it held them until `now`, whatever for."""
+        return self.held_gpu_s + self.allocation.total * max(0.0, now - self.accounted_at)
 
     def run_at(self, now: float) -> float:
         """Seconds spent RUNNING until `now`."""

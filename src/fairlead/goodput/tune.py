@@ -36,6 +36,9 @@ def candidates(gpus: int, batch: Batch) -> tuple[Ints, Ints]:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     L_C = np.arange(least, most + 1) if most - least < CANDIDATES else _spaced(least, most, cap)
     s_C = np.zeros_like(L_C) if cap is None else -(-L_C // cap) - 1
+    if gpus == 1:
+        # Several gradients are needed to tell the noise from the signal: larger batches are taken in two micro-steps.
+        s_C = np.where(batch.initial < L_C, np.maximum(s_C, 1), s_C)
     m_C = L_C // (s_C + 1)
     fits_C = m_C >= batch.min_per_gpu
     return m_C[fits_C], s_C[fits_C]

@@ -5,10 +5,12 @@ Legend: N nodes in order of joining.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Allocation
+from fairlead.core.types import NOTHING, Allocation
 
 #: More GPUs than any node has.
 _NEVER = np.iinfo(np.int64).max
@@ -92,3 +94,53 @@ class Room:
         self._taken[node_id] = mask
         self._free_N[row] -= count
         return gpus
+
+
+def realise(view: Snapshot, ids: Sequence[str], where: Sequence[Mapping[int, int]]) -> dict[str, Allocation]:
+    """Which GPUs, from how many on which node (by place in `node_columns.ids`).
+
+    A job whose counts are what it holds keeps exactly that. Others keep what they have on a node as far as they can,
+    and take its lowest free GPUs.
+    """
+    names = view.node_columns.ids
+    row = {name: place for place, name in enumerate(names)}
+    allocations: dict[str, Allocation] = {}
+    taken: dict[str, int] = {}
+    movers: list[tuple[str, Mapping[int, int]]] = []
+    for job_id, counts in zip(ids, where, strict=True):
+        held = view.allocations.get(job_id, NOTHING)
+        if counts and {row[node]: mask.bit_count() for node, mask in held.masks} == counts:
+            allocations[job_id] = held
+            for node, mask in held.masks:
+                taken[node] = taken.get(node, 0) | mask
+        elif counts:
+            movers.append((job_id, counts))
+    kept: list[dict[str, int]] = []
+    for job_id, counts in movers:  # first everyone keeps its own, then all take what is left
+        own = dict(view.allocations.get(job_id, NOTHING).masks)
+        keeps = {names[place]: _lowest(own.get(names[place], 0), count) for place, count in counts.items()}
+        for node, mask in keeps.items():
+            taken[node] = taken.get(node, 0) | mask
+        kept.append(keeps)
+    for (job_id, counts), keeps in zip(movers, kept, strict=True):
+        for place, count in counts.items():
+            node = names[place]
+            every = (1 << view.nodes[node].gpus) - 1
+            more = _lowest(every & ~taken.get(node, 0), count - keeps[node].bit_count())
+            keeps[node] |= more
+            taken[node] = taken.get(node, 0) | more
+        allocations[job_id] = Allocation.of({node: _bits(mask) for node, mask in keeps.items()})
+    return allocations
+
+
+def _lowest(mask: int, count: int) -> int:
+    """The lowest so many bits of a mask, or all if it has fewer."""
+    chosen = 0
+    while mask and count > 0:
+        bit = mask & -mask
+        chosen, mask, count = chosen | bit, mask ^ bit, count - 1
+    return chosen
+
+
+def _bits(mask: int) -> list[int]:
+    return [place for place in range(mask.bit_length()) if mask >> place & 1]

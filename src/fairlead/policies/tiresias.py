@@ -8,6 +8,10 @@ the next when its service reaches a threshold. Lower queues get what higher ones
 3. then those that have not run in it yet, in order of falling into it (for the first queue: of arrival).
 
 So a job that falls goes behind those that wait for the queue it falls into. A job that does not fit is skipped.
+
+That is how the authors' simulator does it. The one in Pollux's artifact differs in three ways, each an option here:
+within a queue jobs go in the order in which they came into it, whether they run or not; service is counted from when
+GPUs are given; and jobs are put on the emptiest nodes.
 """
 
 from __future__ import annotations
@@ -23,9 +27,12 @@ from fairlead.core.snapshot import Columns, Floats, Snapshot
 from fairlead.core.types import Allocation, Job, Plan, Reason
 from fairlead.policies.filling import Indices, all_fit, run_first
 from fairlead.policies.reasons import Reasons, queued_reasons
+from fairlead.policies.spreading import spread
 
 #: Service is compared with thresholds to this precision, so that rounding does not make a job almost fall for ever.
 _TOLERANCE_GPU_S = 1e-3
+
+_CHOICES = {"within": ("running", "entry"), "service": ("run", "held"), "placing": ("tight", "spread")}
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,17 @@ class Tiresias:
     #: A job that waited this many times as long as it has run starts again in the first queue; 0 never promotes.
     #: Large jobs can starve even so: in the first queue they are skipped as long as small ones keep coming.
     promote: float = 0.0
-    #: Service forgiven at a promotion. The policy's only memory; if it is lost, promotions are.
+    #: Who goes first within a queue: `running` (see the module), or `entry`, who came into it first.
+    within: str = "running"
+    #: What counts as service: `run`, or `held`, which includes starting up.
+    service: str = "run"
+    #: Where a job starts: `tight`, on the fewest nodes and in the tightest gap, or `spread`, on the emptiest nodes.
+    placing: str = "tight"
+    #: Service forgiven at a promotion. If this memory is lost, promotions are.
     _forgiven: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    #: With `entry`, the queue each job was last seen in and its turn there. If this memory is lost, turns are taken
+    #: anew in order of arrival.
+    _entered: dict[str, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in zip(self.thresholds, self.thresholds[1:], strict=False))
@@ -46,21 +62,50 @@ class Tiresias:
             raise InvalidSpec(f"tiresias: thresholds are {self.thresholds}; expected positive numbers that rise")
         if not 0 <= self.promote < math.inf:
             raise InvalidSpec(f"tiresias: promote is {self.promote}; expected a number of at least 0")
+        for option, allowed in _CHOICES.items():
+            if getattr(self, option) not in allowed:
+                raise InvalidSpec(f"tiresias: {option} is {getattr(self, option)!r}; expected {' or '.join(allowed)}")
 
     def plan(self, view: Snapshot) -> Plan:
-        everyone = all_fit(view)
+        everyone = all_fit(view) if self.within == "running" and self.placing == "tight" else None
         if everyone is not None:  # then it does not matter who is in which queue
             return Plan(everyone, self._reasons(view, everyone))
         columns = view.columns
-        service_J = self._remembered(view) if self.promote else columns.service_gpu_s_J
+        service_J = self._remembered(view) if self.promote else self._service(view)
         limits = self._limits
         queue_J = self._queue(service_J)
-        allocations, chosen = run_first(view, _order(columns, queue_J, service_J - limits[queue_J], view.now))
+        if self.within == "entry":
+            order_J = self._in_turn(columns, queue_J)
+        else:
+            order_J = _order(columns, queue_J, service_J - limits[queue_J], view.now)
+        allocations, chosen = run_first(view, order_J)
+        if self.placing == "spread":
+            allocations = spread(view, allocations, [columns.ids[job] for job in chosen])
         fall_in_s = (limits[queue_J[chosen] + 1] - service_J[chosen]) / columns.gpus_J[chosen]
         review_at = view.now + float(fall_in_s.min(initial=math.inf))
         if self.promote:
             review_at = min(review_at, float(self._promotion_at(columns, service_J, queue_J).min(initial=math.inf)))
         return Plan(allocations, self._reasons(view, allocations), review_at=review_at)
+
+    def _service(self, view: Snapshot) -> Floats:
+        if self.service == "held":
+            return np.array([job.held_at(view.now) for job in view.jobs.values()])
+        return view.columns.service_gpu_s_J
+
+    def _in_turn(self, columns: Columns, queue_J: Indices) -> Indices:
+        """By queue, and within it by when each job was first seen there; those seen at once in order of arrival."""
+        turn = max((turn for _, turn in self._entered.values()), default=0)
+        entered: dict[str, tuple[int, int]] = {}
+        for job_id, queue in zip(columns.ids, queue_J.tolist(), strict=True):
+            before = self._entered.get(job_id)
+            if before is None or before[0] != queue:
+                turn += 1
+                before = queue, turn
+            entered[job_id] = before
+        self._entered.clear()
+        self._entered.update(entered)
+        turn_J = np.array([turn for _, turn in entered.values()], dtype=np.int64)
+        return np.lexsort((turn_J, queue_J))
 
     @property
     def _limits(self) -> Floats:
@@ -74,7 +119,8 @@ class Tiresias:
         forgiven = self._forgiven.copy()  # as of now: a reason may be read later
 
         def explain(job: Job) -> Reason:
-            service = job.service_at(view.now) - forgiven.get(job.id, 0.0)
+            had = job.held_at(view.now) if self.service == "held" else job.service_at(view.now)
+            service = had - forgiven.get(job.id, 0.0)
             queue = int(self._queue(np.array(service))) + 1
             why = reasons[job.id]
             text = f"{why.text}; queue {queue} of {len(self.thresholds) + 1} after {service:.0f} GPU-s"
@@ -87,12 +133,13 @@ class Tiresias:
         columns = view.columns
         for job_id in self._forgiven.keys() - view.jobs.keys():
             del self._forgiven[job_id]
-        service_J = columns.service_gpu_s_J.copy()
+        had_J = self._service(view)
+        service_J = had_J.copy()
         if self._forgiven:
             service_J -= np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
         promoted = self._promotion_at(columns, service_J, self._queue(service_J)) <= view.now + _TOLERANCE_GPU_S
         for job in np.flatnonzero(promoted):
-            self._forgiven[columns.ids[job]] = float(columns.service_gpu_s_J[job])
+            self._forgiven[columns.ids[job]] = float(had_J[job])
         service_J[promoted] = 0.0
         return service_J
 

@@ -32,8 +32,10 @@ class RunAlone:
         while marks[-1] < truth.total:
             pace = truth.pace(Setting(marks[-1], allocation, gpu_type))
             assert pace.until > marks[-1], f"{truth} stands still at {marks[-1]}"
+            due_s = _time_s(pace.until - marks[-1], pace.speed)
+            lasts_s = pace.lasts_s(due_s)
+            speeds.append(pace.speed if lasts_s == due_s else _speed(pace.until - marks[-1], lasts_s))
             marks.append(pace.until)
-            speeds.append(pace.speed)
         left_s = [0.0]
         for k in range(len(speeds) - 1, -1, -1):
             left_s.append(left_s[-1] + _time_s(marks[k + 1] - marks[k], speeds[k]))
@@ -44,6 +46,10 @@ class RunAlone:
             return 0.0
         k = bisect_right(self.marks, progress) - 1
         return self.left_s[k + 1] + _time_s(self.marks[k + 1] - progress, self.speeds[k])
+
+
+def _speed(way: float, time_s: float) -> float:
+    return way / time_s if time_s > 0.0 else math.inf
 
 
 def _time_s(way: float, speed: float) -> float:

@@ -1,7 +1,8 @@
 """A cluster made of a heap: the world behind the loop when nothing is real.
 
 Time is virtual and exact: the next event is whatever comes first, be it an arrival, a start-up that completes,
-a change of a job's pace, its end, or a node that fails. What happens at the same instant is delivered together.
+a change of a job's pace, its end, or a node that fails. What happens at the same instant is delivered together, but
+for what a truth rounds down to it: that comes after the instant's decision, which cannot know of it yet.
 The same inputs give the same events, bit for bit: all randomness is in the inputs.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import (
@@ -18,7 +18,6 @@ from fairlead.core.messages import (
     Event,
     JobCancelled,
     JobExited,
-    JobReported,
     JobRescaled,
     JobStarted,
     JobStopped,
@@ -30,44 +29,14 @@ from fairlead.core.messages import (
     Tick,
 )
 from fairlead.core.occupancy import Occupancy
-from fairlead.core.types import NOTHING, Allocation, Node
-from fairlead.sim.truth import Pace, Setting
+from fairlead.core.types import NOTHING, Node
+from fairlead.sim.attempt import Attempt
+from fairlead.sim.truth import Setting
 from fairlead.sim.world import Outage, SimJob
-
-
-@dataclass(slots=True, eq=False)
-class _Attempt:
-    """A job's presence in this world, from its submission to its end. Progress outlives attempts."""
-
-    job: SimJob
-    attempt: int = 0
-    allocation: Allocation = NOTHING
-    #: What a rescale under way gives up, and still uses.
-    releasing: Allocation = NOTHING
-    cancelled: bool = False
-    #: The attempt began to train.
-    began: bool = False
-    failures: int = 0
-    #: Progress at `settled_at`, and what a lost node would leave of it, saved at `saved_at`.
-    progress: float = 0.0
-    settled_at: float = 0.0
-    saved_progress: float = 0.0
-    saved_at: float = 0.0
-    #: It uses its GPUs; not while it is waiting, starting, rescaling, suspended or stopping.
-    present: bool = False
-    #: None while it makes no progress.
-    pace: Pace | None = None
-    #: The pace's speed after interference.
-    speed: float = 0.0
-    #: Every change of course makes a new version; what is in the heap for an older one is void.
-    version: int = 0
-    #: The pace last reported, so that a report says something new.
-    reported: Pace | None = None
-
 
 #: Internal entries of the heap; everything else in it is an event to deliver as it is.
 _STARTED, _RESCALED, _STOPPED = "started", "rescaled", "stopped"
-_BOUNDARY, _REPORT, _CHECKPOINT = "boundary", "report", "checkpoint"
+_BOUNDARY, _RETUNE, _REPORT, _CHECKPOINT = "boundary", "retune", "report", "checkpoint"
 
 
 class SimBackend:
@@ -81,28 +50,34 @@ class SimBackend:
         outages: Sequence[Outage] = (),
         interference: float = 0.0,
         report_every_s: float = 0.0,
+        retune_every_s: float = 30.0,
         patience: int = 1000,
     ) -> None:
         """
         interference: share of speed that a job on several nodes loses while it shares one with another such job.
         report_every_s: running jobs report this often; 0 means only when their batch size or speed changes.
+        retune_every_s: jobs that tune their batch do so at every multiple of this, besides whenever their pace changes
+            by itself; 0 means only then.
         patience: give up after so many idle ticks in a row, or so many starts (and ten a job) that were aborted.
         """
         if not 0.0 <= interference < 1.0:
             raise InvalidSpec(f"interference is {interference}; expected a share of speed from 0 to below 1")
+        if not 0.0 <= retune_every_s < math.inf:
+            raise InvalidSpec(f"retune_every_s is {retune_every_s}; expected a finite number of at least 0")
         self.now = 0.0
-        self._interference, self._report_every_s, self._patience = interference, report_every_s, patience
+        self._interference, self._patience = interference, patience
+        self._report_every_s, self._retune_every_s = report_every_s, retune_every_s
         self._tells_checkpoints = bool(outages)  # nobody wants to know while nothing can be lost
         _check_names("jobs", [job.spec.id for job in jobs])
         _check_names("nodes", [node.id for node in nodes])
         self._nodes = {node.id: node for node in nodes}
-        self._jobs: dict[str, _Attempt] = {job.spec.id: _Attempt(job) for job in jobs}
+        self._jobs: dict[str, Attempt] = {job.spec.id: Attempt(job) for job in jobs}
         self._idle_ticks = 0  # ticks of an empty world, in a row
         self._aborted = 0  # stops of jobs that had not begun to train, in a row
         self._outbox: list[Event] = []  # what happened and was not delivered yet
         self._spread: dict[str, set[str]] = {}  # node -> jobs on several nodes that run there
-        self._alive: dict[str, _Attempt] = {}  # jobs with processes: from a start until a stop, a fault or the end
-        self._present: dict[str, _Attempt] = {}  # those that use their GPUs now
+        self._alive: dict[str, Attempt] = {}  # jobs with processes: from a start until a stop, a fault or the end
+        self._present: dict[str, Attempt] = {}  # those that use their GPUs now
         self._used = Occupancy()  # by them
         events: list[Event] = [NodeJoined(0.0, node) for node in nodes]
         events += [JobSubmitted(job.submit_at, job.spec) for job in jobs]
@@ -111,8 +86,9 @@ class SimBackend:
             if outage.node not in self._nodes:
                 raise InvalidSpec(f"there is an outage of node {outage.node!r}, which the cluster does not have")
             events += [NodeLost(outage.at, outage.node), NodeJoined(outage.until, self._nodes[outage.node])]
-        self._heap: list[tuple[float, int, Event | str, str, int]] = [
-            (event.at, place, event, "", 0) for place, event in enumerate(events)
+        # (when, is it late, number, what, job, its version): see `_later`.
+        self._heap: list[tuple[float, bool, int, Event | str, str, int]] = [
+            (event.at, False, place, event, "", 0) for place, event in enumerate(events)
         ]
         heapq.heapify(self._heap)
         self._pushed = len(events)
@@ -124,11 +100,11 @@ class SimBackend:
             if not self._jobs or self._hopeless():
                 return None
             self._drop_void()
-            if not self._heap or self._heap[0][0] > until:
+            if not self._heap or self._heap[0][:2] > (until, False):
                 return self._tick(until)
-            self.now = self._heap[0][0]
-            while self._heap and self._heap[0][0] <= self.now:
-                self._happen(*heapq.heappop(self._heap)[2:])
+            self.now, late = self._heap[0][:2]
+            while self._heap and self._heap[0][:2] <= (self.now, late):
+                self._happen(*heapq.heappop(self._heap)[3:])
         events, self._outbox = self._outbox, []
         return events
 
@@ -142,7 +118,7 @@ class SimBackend:
             return
         if command.job not in self._alive:
             return  # the command crossed the end of its attempt, which is already in the outbox
-        self._settle(job)
+        job.settle(self.now)
         self._leave(job)
         if isinstance(command, Resize):
             job.allocation, job.releasing = command.allocation, job.allocation - command.allocation
@@ -153,8 +129,13 @@ class SimBackend:
 
     def remaining_s(self, job_id: str) -> float:
         """True seconds left, for oracles: alone, on what the job asked for."""
+        job, progress = self.whereabouts(job_id)
+        return job.truth.remaining_s(progress)
+
+    def whereabouts(self, job_id: str) -> tuple[SimJob, float]:
+        """A job that has not ended, and its true progress now; for oracles."""
         job = self._jobs[job_id]
-        return job.job.truth.remaining_s(job.progress + job.speed * (self.now - job.settled_at))
+        return job.job, job.progress_at(self.now)
 
     # -- what happens --------------------------------------------------------------------------------------------
 
@@ -182,22 +163,25 @@ class SimBackend:
             return
         if what == _BOUNDARY:
             self._cross(job)
+        elif what == _RETUNE:
+            job.settle(self.now)
+            self._repace(job)
         elif what == _REPORT:
-            self._settle(job)
+            job.settle(self.now)
             self._report(job)
             self._later(self._report_every_s, _REPORT, job)
         elif what == _CHECKPOINT:
-            self._settle(job)
-            self._save(job)  # exactly now, whatever the rounding
+            job.settle(self.now)
+            job.save(self.now)  # exactly now, whatever the rounding
             self._report(job, saved=True)
             self._later(job.job.costs.checkpoint_every_s, _CHECKPOINT, job)
         elif what == _STOPPED:
-            self._save(job)
+            job.save(self.now)
             self._end(job)
             self._outbox.append(JobStopped(self.now, job_id, job.attempt))
         elif what == _STARTED:
             job.began, self._idle_ticks, self._aborted = True, 0, 0
-            self._save(job)  # what it loaded; from here on checkpoints are counted
+            job.save(self.now)  # what it loaded; from here on checkpoints are counted
             self._outbox.append(JobStarted(self.now, job_id, job.attempt))
             self._enter(job)
         else:
@@ -215,67 +199,67 @@ class SimBackend:
         elif isinstance(event, NodeLost):
             for job in list(self._alive.values()):
                 if event.node in job.allocation.nodes or event.node in job.releasing.nodes:
-                    self._settle(job)
+                    job.settle(self.now)
                     if job.present and job.job.costs.checkpoint_every_s == 0.0:
                         self._report(job, saved=True)  # it saves all the time, so nothing is lost
                     self._leave(job)
                     job.progress = job.saved_progress
                     self._end(job)
 
-    def _end(self, job: _Attempt) -> None:
+    def _end(self, job: Attempt) -> None:
         """The attempt is over, and the job with it if it will not be started again."""
         job.allocation = job.releasing = NOTHING
         job.began = False
-        self._alive.pop(job.job.spec.id, None)
+        self._alive.pop(job.id, None)
         if job.cancelled or job.failures > job.job.spec.max_restarts:
-            self._jobs.pop(job.job.spec.id, None)
+            self._jobs.pop(job.id, None)
 
-    def _cross(self, job: _Attempt) -> None:
+    def _cross(self, job: Attempt) -> None:
         """A job reached the end of its pace: go on at another, or end."""
         assert job.pace is not None
-        self._settle(job)
+        job.settle(self.now)
         job.progress = job.pace.until  # exactly, whatever the rounding
         if job.progress >= job.job.truth.total:
             self._leave(job)
-            del self._jobs[job.job.spec.id], self._alive[job.job.spec.id]
-            self._outbox.append(JobExited(self.now, job.job.spec.id, job.attempt))
+            del self._jobs[job.id], self._alive[job.id]
+            self._outbox.append(JobExited(self.now, job.id, job.attempt))
             return
         self._repace(job)
 
-    def _enter(self, job: _Attempt) -> None:
+    def _enter(self, job: Attempt) -> None:
         """Begin to make progress on its GPUs, which may slow others down."""
         job.present, job.settled_at = True, self.now
-        self._present[job.job.spec.id] = job
+        self._present[job.id] = job
         self._used.add(job.allocation)
         if len(job.allocation.shares) > 1:
             for node in job.allocation.nodes:
-                self._spread.setdefault(node, set()).add(job.job.spec.id)
+                self._spread.setdefault(node, set()).add(job.id)
         self._repace(job)
         self._disturb(self._neighbours(job))
 
-    def _leave(self, job: _Attempt) -> None:
+    def _leave(self, job: Attempt) -> None:
         """Make no more progress; whoever was slowed down speeds up."""
         job.version += 1
         if not job.present:
             return
         neighbours = self._neighbours(job)
         job.present, job.pace, job.speed = False, None, 0.0
-        del self._present[job.job.spec.id]
+        del self._present[job.id]
         self._used.remove(job.allocation)
         if len(job.allocation.shares) > 1:
             for node in job.allocation.nodes:
-                self._spread[node].discard(job.job.spec.id)
+                self._spread[node].discard(job.id)
         self._disturb(neighbours)
 
-    def _neighbours(self, job: _Attempt) -> set[str]:
+    def _neighbours(self, job: Attempt) -> set[str]:
         """Jobs whose speed depends on whether this one runs."""
         others = self._mates(job)
         if self._interference and len(job.allocation.shares) > 1:
             others.update(*(self._spread[node] for node in job.allocation.nodes))
-            others.discard(job.job.spec.id)
+            others.discard(job.id)
         return others
 
-    def _mates(self, job: _Attempt) -> set[str]:
+    def _mates(self, job: Attempt) -> set[str]:
         """Jobs packed on one of its GPUs."""
         if not self._used.shared:
             return set()
@@ -291,42 +275,27 @@ class SimBackend:
         for job_id in sorted(job_ids):
             job = self._present.get(job_id)
             if job is not None:  # a new pace of one may have been the end of another
-                self._settle(job)
+                job.settle(self.now)
                 self._repace(job)
 
     # -- progress ------------------------------------------------------------------------------------------------
 
-    def _settle(self, job: _Attempt) -> None:
-        """Bring the job's progress up to now."""
-        if job.pace is None:
-            return
-        every_s = job.job.costs.checkpoint_every_s
-        if every_s > 0.0:
-            saved_at = job.saved_at + math.floor((self.now - job.saved_at) / every_s) * every_s
-            if saved_at > job.saved_at:
-                job.saved_progress = job.progress + job.speed * max(0.0, saved_at - job.settled_at)
-                job.saved_at = saved_at
-        job.progress = min(job.progress + job.speed * (self.now - job.settled_at), job.pace.until)
-        job.settled_at = self.now
-        if every_s == 0.0:
-            self._save(job)
-
-    def _save(self, job: _Attempt) -> None:
-        job.saved_progress, job.saved_at = job.progress, self.now
-
-    def _repace(self, job: _Attempt) -> None:
+    def _repace(self, job: Attempt) -> None:
         """Ask the truth how fast it goes from here, and until when."""
         pace = job.job.truth.pace(self._setting(job))
         if not (pace.speed > 0.0 and (pace.until > job.progress or job.progress >= job.job.truth.total)):
             self._leave(job)
             where = f"{job.allocation.total} x {self._gpu_type(job)}"
-            self._outbox.append(JobExited(self.now, job.job.spec.id, job.attempt, 1, f"cannot run on {where}"))
+            self._outbox.append(JobExited(self.now, job.id, job.attempt, 1, f"cannot run on {where}"))
             job.failures += 1
             self._end(job)
             return
-        job.pace, job.speed = pace, pace.speed * (1.0 - self._slowdown(job))
-        job.version += 1
-        self._later((pace.until - job.progress) / job.speed, _BOUNDARY, job)
+        learned = job.take(pace, slowdown=self._slowdown(job))
+        due_s = job.due_s()
+        lasts_s = pace.lasts_s(due_s)
+        self._later(lasts_s, _BOUNDARY, job, late=lasts_s < due_s)
+        if learned and self._retune_every_s > 0.0 and job.job.truth.pace(self._setting(job)) != pace:
+            self._later(_until_multiple(self.now, self._retune_every_s), _RETUNE, job)
         if pace.observation is not None or pace.batch is not None or self._report_every_s > 0.0:
             self._report(job)
         if self._report_every_s > 0.0:
@@ -334,48 +303,34 @@ class SimBackend:
         if self._tells_checkpoints and (every_s := job.job.costs.checkpoint_every_s) > 0.0:
             self._later(max(0.0, job.saved_at + every_s - self.now), _CHECKPOINT, job)
 
-    def _setting(self, job: _Attempt) -> Setting:
+    def _setting(self, job: Attempt) -> Setting:
         packed_with = tuple(self._present[mate].job.truth for mate in sorted(self._mates(job)))
-        return Setting(job.progress, job.allocation, self._gpu_type(job), packed_with)
+        return Setting(job.progress, job.allocation, self._gpu_type(job), packed_with, job.learned)
 
-    def _gpu_type(self, job: _Attempt) -> str:
+    def _gpu_type(self, job: Attempt) -> str:
         return self._nodes[job.allocation.shares[0][0]].gpu_type
 
-    def _slowdown(self, job: _Attempt) -> float:
+    def _slowdown(self, job: Attempt) -> float:
         if not self._interference or len(job.allocation.shares) < 2:
             return 0.0
         return self._interference if any(len(self._spread[node]) > 1 for node in job.allocation.nodes) else 0.0
 
-    def _report(self, job: _Attempt, *, saved: bool = False) -> None:
-        pace = job.pace
-        assert pace is not None
-        news = pace if pace != job.reported else None
-        job.reported = pace
-        self._outbox.append(
-            JobReported(
-                self.now,
-                job.job.spec.id,
-                job.attempt,
-                progress=min(1.0, job.progress / total) if (total := job.job.truth.total) > 0.0 else 1.0,
-                batch=pace.batch,
-                noise_scale=pace.noise_scale,
-                observations=(news.observation,) if news is not None and news.observation is not None else (),
-                saved=saved,
-            )
-        )
+    def _report(self, job: Attempt, *, saved: bool = False) -> None:
+        self._outbox.append(job.report(self.now, saved=saved))
 
     # -- the heap ------------------------------------------------------------------------------------------------
 
-    def _later(self, delay_s: float, what: str, job: _Attempt) -> None:
+    def _later(self, delay_s: float, what: str, job: Attempt, *, late: bool = False) -> None:
+        """Note what happens next to a job. What is late comes after all else at that instant, decisions included."""
         self._pushed += 1
-        heapq.heappush(self._heap, (self.now + delay_s, self._pushed, what, job.job.spec.id, job.version))
+        heapq.heappush(self._heap, (self.now + delay_s, late, self._pushed, what, job.id, job.version))
 
     def _drop_void(self) -> None:
         """Forget entries at the top that a change of course has made void, so that time does not stop for them."""
         heap = self._heap
-        while heap and isinstance(heap[0][2], str):
-            job = self._jobs.get(heap[0][3])
-            if job is not None and job.version == heap[0][4]:
+        while heap and isinstance(heap[0][3], str):
+            job = self._jobs.get(heap[0][4])
+            if job is not None and job.version == heap[0][5]:
                 return
             heapq.heappop(heap)
 
@@ -384,3 +339,9 @@ def _check_names(what: str, names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise InvalidSpec(f"two {what} are called {twice!r}; every one needs its own id")
+
+
+def _until_multiple(now: float, every_s: float) -> float:
+    """Seconds until the next multiple, which is never now."""
+    left_s = (math.floor(now / every_s) + 1) * every_s - now
+    return left_s if left_s > 0.0 else every_s

@@ -2,7 +2,7 @@
 
     a duration                        FixedDuration
     steps of a model in a table       RegimeTruth if its batch changes or the trace is Shockwave's, else TableTruth
-    an application with a profile     MeasuredTruth
+    an application with a profile     MeasuredTruth, or TunedTruth if it may change its batch
     a built-in application            GoodputTruth
 
 Files are found beside the trace or named by the user, and read only when the first job needs them.
@@ -16,12 +16,13 @@ from pathlib import Path
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim.applications import APPLICATIONS, Adaptive, Fixed, GoodputTruth
-from fairlead.sim.measured import MeasuredProfile, MeasuredTruth, applications_in, load_profile
+from fairlead.sim.measured import PINNED_BATCHES, MeasuredProfile, MeasuredTruth, applications_in, load_profile
 from fairlead.sim.regimes import GnsSchedules, RegimeTruth, epochs_of, load_schedules, schedule_of
 from fairlead.sim.tables import TableTruth, ThroughputTable, load_table
 from fairlead.sim.traces.record import InvalidTrace, TraceJob
 from fairlead.sim.traces.table import listed
 from fairlead.sim.truth import FixedDuration, Truth
+from fairlead.sim.tuned import TunedTruth
 
 #: File names of the throughput tables that came with Shockwave and Gavel, in the order they are looked for.
 TABLE_NAMES = ("tacc_throughputs.json", "simulation_throughputs.json")
@@ -121,20 +122,21 @@ def _has_profiles(path: Path) -> bool:
 # -- casting ---------------------------------------------------------------------------------------------------------
 
 
-def truth_of(job: TraceJob, library: Library, gpu_types: Sequence[str] = ()) -> Truth:
+def truth_of(job: TraceJob, library: Library, gpu_types: Sequence[str] = (), *, adapt: str = "nothing") -> Truth:
     """The truth of a job; InvalidSpec names the job, what is missing, and where to get it.
 
-    `gpu_types` are those of the cluster, where known: what a job that accepts any may count on.
+    `gpu_types` are those of the cluster, where known: what a job that accepts any may count on. `adapt` is what it may
+    change (see `adapting.py`).
     """
     try:
-        return _cast(job, library, job.gpu_types or tuple(dict.fromkeys(gpu_types)))
+        return _cast(job, library, job.gpu_types or tuple(dict.fromkeys(gpu_types)), adapt)
     except InvalidTrace:
         raise  # a file is wrong, whichever job was the first to need it
     except InvalidSpec as error:
         raise InvalidSpec(f"job {job.id}: {error}") from None
 
 
-def _cast(job: TraceJob, library: Library, gpu_types: tuple[str, ...]) -> Truth:
+def _cast(job: TraceJob, library: Library, gpu_types: tuple[str, ...], adapt: str) -> Truth:
     if job.duration_s is not None:
         return FixedDuration(job.duration_s, job.gpus)
     if job.model is None:
@@ -142,12 +144,10 @@ def _cast(job: TraceJob, library: Library, gpu_types: tuple[str, ...]) -> Truth:
     if job.steps is not None:
         return _cast_steps(job, job.model, library, gpu_types)
     if job.model in library.applications:
-        if job.batch is None:
-            raise InvalidSpec(f"has no batch size, which the profile of {job.model} needs; add it to the trace")
-        return library.measured(job.model, job.gpus, job.batch)
+        return _cast_measured(job, job.model, library, adapt)
     if job.model in APPLICATIONS:
         app = APPLICATIONS[job.model]
-        batch_mode = Adaptive() if job.batch is None else Fixed(job.batch)
+        batch_mode = Adaptive() if job.batch is None or adapt == "batch" else Fixed(job.batch)
         return GoodputTruth(app, batch_mode, gpus=job.gpus, gpu_type=app.fastest(gpu_types))
     profiled = (
         f"among those profiled in {library.profiles} ({listed(library.applications)})" if library.profiles else ""
@@ -157,6 +157,15 @@ def _cast(job: TraceJob, library: Library, gpu_types: tuple[str, ...]) -> Truth:
         f"{profiled or 'profiled (no profiles were found)'} nor built in ({listed(sorted(APPLICATIONS))}). "
         "Name a directory of application profiles with --profiles"
     )
+
+
+def _cast_measured(job: TraceJob, model: str, library: Library, adapt: str) -> Truth:
+    if adapt == "batch" and model in PINNED_BATCHES:
+        return library.measured(model, job.gpus, PINNED_BATCHES[model])
+    if job.batch is None:
+        raise InvalidSpec(f"has no batch size, which the profile of {model} needs; add it to the trace")
+    asked = library.measured(model, job.gpus, job.batch)
+    return TunedTruth(asked) if adapt == "batch" else asked
 
 
 def _cast_steps(job: TraceJob, model: str, library: Library, gpu_types: tuple[str, ...]) -> Truth:

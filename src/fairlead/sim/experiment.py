@@ -1,4 +1,4 @@
-"""Trace x cluster x policy x cadence x costs x seed -> Result; one, or many side by side.
+"""Trace x cluster x policy x cadence x costs x seed -> Result.
 
 An Experiment is plain text and numbers, so that it can be sent to another process and written into a result.
 Two equal experiments on equal files give the same journal, bit for bit.
@@ -6,12 +6,9 @@ Two equal experiments on equal files give the same journal, bit for bit.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -22,15 +19,17 @@ from fairlead.core.errors import FairleadError, InvalidPlan, InvalidSpec
 from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
-from fairlead.core.types import Batch, JobSpec, Node, Plan
+from fairlead.core.types import JobSpec, Node, Plan
 from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
+from fairlead.sim.adapting import Freedom, adapts, freedom
 from fairlead.sim.alone import consolidated
 from fairlead.sim.backend import SimBackend
 from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
 from fairlead.sim.metrics import Measured, measure
+from fairlead.sim.oracle import SimStepOracle
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
 from fairlead.sim.truth import FixedDuration, Setting, Truth
 from fairlead.sim.world import Outage, SimJob
@@ -70,6 +69,12 @@ class Experiment:
     estimates: str = "exact"
     #: What to do with a job that no node set can hold: error, drop or clip.
     oversized: str = "error"
+    #: What jobs may change of themselves: nothing, gpus, batch, or auto for what the policy makes use of.
+    adapt: str = "auto"
+    #: Every job can change its GPUs without a restart, whatever the trace says.
+    in_place: bool = False
+    #: Jobs that tune their batch do so at every multiple of this; 0 means only when something else changes.
+    retune_every_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +107,14 @@ class Result:
 class _Watched:
     """The policy, with a clock beside it and, if it declared itself an oracle, the truth in its view."""
 
-    def __init__(self, policy: Policy, backend: SimBackend) -> None:
+    def __init__(self, policy: Policy, backend: SimBackend, nodes: Sequence[Node]) -> None:
         self._policy, self._backend = policy, backend
-        self._oracle = bool(getattr(policy, "needs_oracle", False))
+        self._oracle = SimStepOracle(backend, nodes) if getattr(policy, "needs_oracle", False) else None
         self.decision_s: list[float] = []
 
     def plan(self, view: Snapshot) -> Plan:
-        if self._oracle:
-            view = replace(view, oracle=self._backend.remaining_s)
+        if self._oracle is not None:
+            view = replace(view, oracle=self._backend.remaining_s, step_oracle=self._oracle)
         begin = time.perf_counter()
         try:
             plan = self._policy.plan(view)
@@ -137,8 +142,9 @@ def run_experiment(
         outages=world.outages,
         interference=experiment.interference,
         report_every_s=experiment.report_every_s,
+        retune_every_s=experiment.retune_every_s,
     )
-    watched, state = _Watched(policy, backend), State()
+    watched, state = _Watched(policy, backend, world.nodes), State()
     journal = MemoryJournal() if journal is None else journal
     loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(world.jobs))
     try:
@@ -196,13 +202,18 @@ def prepare(experiment: Experiment) -> World:
     node_gpus: dict[str, int] = {}
     for node in nodes:
         node_gpus[node.gpu_type] = max(node.gpus, node_gpus.get(node.gpu_type, 0))
-    jobs = []
+    jobs, total = [], _gpus_by_type(nodes)
+    adapt = adapts(experiment.adapt, make_policy(experiment.policy))
     fitting = list(_fitting(trace.jobs, nodes, experiment.oversized))
     for job in fitting:
-        truth = truth_of(job, library, tuple(node_gpus))
-        sim_job = _cast(job, truth, _usable_types(job, truth, node_gpus), costs.of(job.model))
+        truth = truth_of(job, library, tuple(node_gpus), adapt=adapt)
+        gpu_types = _usable_types(job, truth, node_gpus)
+        free = freedom(job, truth, adapt=adapt, room=_room(total, gpu_types))
+        sim_job = _cast(job, truth, gpu_types, free, costs.of(job.model))
         if experiment.estimates == "none" and job.estimate_s is None:
             sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=None))
+        if experiment.in_place:
+            sim_job = replace(sim_job, spec=replace(sim_job.spec, in_place=True))
         jobs.append(sim_job)
     if not jobs:
         raise InvalidSpec(f"{trace.source} has no jobs to simulate")
@@ -258,11 +269,9 @@ def _nodes(experiment: Experiment, trace: Trace) -> tuple[Node, ...]:
 
 def _fitting(jobs: Sequence[TraceJob], nodes: Sequence[Node], oversized: str) -> Iterator[TraceJob]:
     """The jobs the cluster can hold. A job uses one GPU type at a time, so that is what it must fit into."""
-    total: dict[str, int] = {}
-    for node in nodes:
-        total[node.gpu_type] = total.get(node.gpu_type, 0) + node.gpus
+    total = _gpus_by_type(nodes)
     for job in jobs:
-        room = max((total.get(gpu_type, 0) for gpu_type in job.gpu_types or total), default=0)
+        room = _room(total, job.gpu_types)
         if job.gpus <= room:
             yield job
         elif oversized == "clip" and room:
@@ -274,6 +283,18 @@ def _fitting(jobs: Sequence[TraceJob], nodes: Sequence[Node], oversized: str) ->
                 f"{', '.join(f'{count} {gpu_type}' for gpu_type, count in total.items())}). Use another --cluster, "
                 f"or leave such jobs out with --oversized drop{' or cut them down with --oversized clip' * (room > 0)}"
             )
+
+
+def _gpus_by_type(nodes: Sequence[Node]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for node in nodes:
+        total[node.gpu_type] = total.get(node.gpu_type, 0) + node.gpus
+    return total
+
+
+def _room(total: Mapping[str, int], gpu_types: Sequence[str]) -> int:
+    """The most GPUs of one of these types, or of any if none are named."""
+    return max((total.get(gpu_type, 0) for gpu_type in gpu_types or total), default=0)
 
 
 def _usable_types(job: TraceJob, truth: Truth, node_gpus: dict[str, int]) -> tuple[str, ...]:
@@ -291,15 +312,15 @@ def _usable_types(job: TraceJob, truth: Truth, node_gpus: dict[str, int]) -> tup
     return job.gpu_types if len(usable) == len(speeds) else usable
 
 
-def _cast(job: TraceJob, truth: Truth, gpu_types: tuple[str, ...], costs: Costs) -> SimJob:
+def _cast(job: TraceJob, truth: Truth, gpu_types: tuple[str, ...], free: Freedom, costs: Costs) -> SimJob:
     estimate_s = job.estimate_s if job.estimate_s is not None else truth.remaining_s(0.0)
     spec = JobSpec(
         id=job.id,
         name=job.name or job.model or "",
         tenant=job.tenant,
-        gpus=job.gpus,
-        gpus_min=job.gpus_min,
-        gpus_max=job.gpus_max,
+        gpus=free.gpus,
+        gpus_min=free.gpus_min,
+        gpus_max=free.gpus_max,
         gpu_types=gpu_types,
         in_place=job.in_place,
         preemptible=job.preemptible,
@@ -307,7 +328,7 @@ def _cast(job: TraceJob, truth: Truth, gpu_types: tuple[str, ...], costs: Costs)
         weight=job.weight,
         estimate_s=estimate_s if np.isfinite(estimate_s) else None,
         deadline=job.deadline_s,
-        batch=None if job.batch is None else Batch(job.batch),
+        batch=free.batch,
         labels=job.labels if job.model is None else {"model": job.model, **job.labels},
     )
     return SimJob(spec, job.submit_s, truth, costs)
@@ -328,45 +349,3 @@ def _outages(trace: Trace, nodes: Sequence[Node]) -> list[Outage]:
         else:
             outages.append(Outage(node, failure.at_s, until))
     return outages
-
-
-# -- many side by side ---------------------------------------------------------------------------------------------
-
-_shares: Any = None  # in a worker: the progress of every run, shared with the parent
-
-
-def run_many(
-    experiments: Sequence[Experiment], *, workers: int | None = None, progress: Progress | None = None
-) -> list[Result]:
-    """Results in the order of the experiments, computed in parallel processes."""
-    context = multiprocessing.get_context("spawn")
-    shares = context.Array("d", len(experiments), lock=False)
-    workers = min(len(experiments), workers or os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(shares,)) as pool:
-        futures = [pool.submit(_run_one, place, experiment) for place, experiment in enumerate(experiments)]
-        try:
-            running = set(futures)
-            while running:
-                done, running = wait(running, timeout=0.2)
-                for future in done:
-                    future.result()  # the first error ends them all
-                if progress is not None:
-                    progress(sum(shares) / len(experiments))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-        return [future.result() for future in futures]
-
-
-def _adopt(shares: Any) -> None:
-    global _shares
-    _shares = shares
-
-
-def _run_one(place: int, experiment: Experiment) -> Result:
-    def note(share: float) -> None:
-        _shares[place] = share
-
-    result = run_experiment(experiment, progress=note)
-    note(1.0)
-    return result

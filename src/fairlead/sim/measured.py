@@ -4,11 +4,12 @@ A profile is one directory per application:
 
     placements.csv          placement, local_bsz, step_time, sync_time                  every use of up to four nodes
     scalability.csv         num_nodes, num_replicas, local_bsz, step_time, sync_time    six to sixteen nodes
-    validation-<batch>.csv  progress, grad_sqr, grad_var                                one row per epoch at that batch
+    validation-<batch>.csv  progress, grad_sqr, grad_var, iteration (may be left out)   one row per epoch at that batch
 
-The rules are those of the artifact's own simulator, but for three: epochs do not end on whole seconds, a per-GPU batch
-below the smallest one measured takes as long as that one, and a node with more GPUs than any measured one counts as
-several.
+The rules are those of the artifact's own simulator, under which its numbers were published. So an epoch lasts a whole
+number of seconds, and the nodes of a job come in the order in which the artifact's policies fill them, those with
+the most GPUs first. Two rules differ: a per-GPU batch below the smallest one measured takes as long as that one, and a
+node with more GPUs than any measured one counts as several.
 
 The GPUs were T4s, four to a node; the GPU types of the simulated cluster make no difference.
 
@@ -23,7 +24,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Allocation, Batch, Observation
 from fairlead.goodput.efficiency import gain
 from fairlead.sim.alone import RunAlone, consolidated
+from fairlead.sim.surface import Surface
 from fairlead.sim.traces.record import InvalidTrace
 from fairlead.sim.traces.table import Row, read_table
 from fairlead.sim.truth import PACKED_SPEED, Pace, Setting
@@ -43,6 +44,14 @@ Placement = tuple[int, ...]
 
 #: How long each application trains in the Pollux experiments; others train for all epochs that were measured.
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
+
+#: The artifact never gives this application more GPUs than this, and where jobs tune their own batch this one keeps its
+#: own: averaging over several GPUs never pays for it.
+PINNED_GPUS = {"ncf": 1}
+PINNED_BATCHES = {"ncf": 32768}
+
+#: Epochs end on whole seconds.
+TICK_S = 1.0
 
 #: Applications whose memory holds less than the largest per-GPU batch in their profile.
 PER_GPU_CAPS = {"yolov3": 8}
@@ -72,6 +81,8 @@ class MeasuredProfile:
     #: (nodes, GPUs, per-GPU batch) and (step time, sync time), for all other placements: [P, 3] and [P, 2].
     points: Floats
     point_times: Floats
+    #: Steps taken at the end of each epoch: [E, B]; None where the files do not tell.
+    iterations: Floats | None = None
     _times: dict[tuple[Placement, int], tuple[float, float] | None] = field(default_factory=dict, repr=False)
 
     @property
@@ -86,6 +97,36 @@ class MeasuredProfile:
             self._times[key] = self._interpolate(*key)
         return self._times[key]
 
+    def epoch(self, progress: float) -> int:
+        """The epoch under way, counting from 0; the last one for a job that is done."""
+        return min(bisect_right(self.ends, progress), len(self.ends) - 1)
+
+    def pace(self, setting: Setting, per_gpu_batch: int, accumulation: int) -> Pace:
+        """How fast a job trains that splits its batch so; a per-GPU batch of 0 cannot run."""
+        placement = tuple(sorted((len(gpus) for _, gpus in setting.allocation), reverse=True))
+        epoch = self.epoch(setting.progress)
+        pace = _pace_alone(self, placement, epoch, setting.gpu_type, (per_gpu_batch, accumulation))
+        if setting.packed_with:
+            # A profiler can tell that it is not alone, and leaves such steps out.
+            return replace(pace, speed=PACKED_SPEED * pace.speed, observation=None)
+        return pace
+
+    def split(self, batch: int, gpus: int) -> tuple[int, int]:
+        """(per-GPU batch, accumulation) on so many GPUs; a per-GPU batch of 0 means there are too many of them."""
+        bounds = self.batch
+        assert bounds.max_per_gpu is not None
+        local = -(-batch // gpus)
+        accumulation = -(-local // bounds.max_per_gpu) - 1
+        if gpus == 1 and batch > bounds.initial:
+            accumulation = max(1, accumulation)  # the noise scale is estimated from at least two gradients
+        return self.fitted(local, gpus, accumulation)
+
+    def fitted(self, local: int, gpus: int, accumulation: int) -> tuple[int, int]:
+        """Samples of one GPU in so many more than one micro-step, all of them together not above the largest batch."""
+        assert self.batch.max_total is not None
+        count = gpus * (accumulation + 1)
+        return min(-(-local // (accumulation + 1)), self.batch.max_total // count), accumulation
+
     def grad_stats(self, batch: int, epoch: int) -> tuple[float, float]:
         """(squared norm, variance) of the gradient, linear between measured batch sizes."""
         sqr = np.interp(batch, self.batches, self.grad_sqr[epoch])
@@ -99,17 +140,15 @@ class MeasuredProfile:
                 return None
             return float(np.interp(per_gpu_batch, local_L, step_L)), float(np.interp(per_gpu_batch, local_L, sync_L))
         nodes = min(len(placement), NODES_MEASURED)
-        step, sync = self._surface([[nodes, sum(placement), per_gpu_batch]])[0]
-        return None if math.isnan(step) else (float(step), float(sync))
+        times = self._surface.at((nodes, sum(placement), per_gpu_batch))
+        return None if times is None else (float(times[0]), float(times[1]))
 
     @cached_property
-    def _surface(self) -> Any:
-        # Imported here: it is slow to import, and many runs never need it.
-        from scipy.interpolate import LinearNDInterpolator
-        from scipy.spatial import QhullError
+    def _surface(self) -> Surface:
+        from scipy.spatial import QhullError  # slow to import, and many runs never need it
 
         try:
-            return LinearNDInterpolator(self.points, self.point_times)
+            return Surface(self.points, self.point_times)
         except QhullError:
             raise InvalidSpec(
                 f"application {self.name} was measured on too few placements to tell the speed of any other; "
@@ -121,6 +160,29 @@ def canonical(placement: Placement, node_gpus: int) -> Placement:
     """The lexicographically smallest rotation, nodes larger than any measured one being split."""
     parts = tuple(min(node_gpus, gpus - start) for gpus in placement for start in range(0, gpus, node_gpus))
     return min(parts[k:] + parts[:k] for k in range(len(parts)))
+
+
+@lru_cache(maxsize=65536)
+def _pace_alone(
+    profile: MeasuredProfile, placement: Placement, epoch: int, gpu_type: str, split: tuple[int, int]
+) -> Pace:
+    """Remembered, since jobs of an application meet the same few placements."""
+    (m, s), gpus = split, sum(placement)
+    times = profile.times(placement, m) if m else None
+    if times is None:
+        return Pace(speed=0.0, until=profile.ends[-1])
+    step_s, sync_s = times
+    step_s += s * (step_s - sync_s)
+    batch, initial = gpus * m * (s + 1), profile.batch.initial
+    sqr, var = profile.grad_stats(batch, epoch)
+    return Pace(
+        speed=float(gain(sqr, var, batch / initial)) / step_s,
+        until=profile.ends[epoch],
+        batch=batch,
+        noise_scale=min(initial * var / sqr, NOISE_SCALE_MAX) if sqr > 0.0 else NOISE_SCALE_MAX,
+        observation=Observation(gpu_type, len(placement), gpus, m, s, step_s, sync_s),
+        tick_s=TICK_S,
+    )
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -139,7 +201,8 @@ def load_profile(directory: Path) -> MeasuredProfile:
     files = _validation_files(directory)
     runs = [_read_validation(files[batch]) for batch in sorted(files)]
     epochs = min(EPOCHS.get(name, len(runs[0])), *(len(run) for run in runs))
-    stats_BE3 = np.array([run[:epochs] for run in runs])
+    stats_BE4 = np.array([run[:epochs] for run in runs])
+    iterations = stats_BE4[:, :, 3].T
     local_L = np.concatenate([measured[0] for measured in placements.values()])
     largest = int(local_L.max())
     return MeasuredProfile(
@@ -151,10 +214,11 @@ def load_profile(directory: Path) -> MeasuredProfile:
             max_per_gpu=min(PER_GPU_CAPS.get(name, largest), largest),
         ),
         # The run that is furthest behind says when an epoch's progress is made. Ascending, as every run's is.
-        ends=tuple(stats_BE3[:, :, 0].min(axis=0).tolist()),
+        ends=tuple(stats_BE4[:, :, 0].min(axis=0).tolist()),
         batches=np.array(sorted(files), dtype=np.float64),
-        grad_sqr=stats_BE3[:, :, 1].T,
-        grad_var=stats_BE3[:, :, 2].T,
+        grad_sqr=stats_BE4[:, :, 1].T,
+        grad_var=stats_BE4[:, :, 2].T,
+        iterations=None if np.isnan(iterations).any() else iterations,
         placements=placements,
         points=points,
         point_times=point_times,
@@ -182,15 +246,20 @@ def _read_placements(path: Path) -> dict[Placement, tuple[Floats, Floats, Floats
 
 
 def _surface_points(placements: Mapping[Placement, tuple[Floats, Floats, Floats]], path: Path) -> tuple[Floats, Floats]:
-    """Points of the times by (nodes, GPUs, per-GPU batch): measured placements averaged, and the larger ones."""
+    """Points of the times by (nodes, GPUs, per-GPU batch): measured placements averaged, and the larger ones.
+
+    In the artifact's order: there are several triangulations of a grid, and the order decides between them.
+    """
     groups: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
     for placement, measured in placements.items():
         for local, step, sync in zip(*measured, strict=True):
             groups.setdefault((len(placement), sum(placement), int(local)), []).append((step, sync))
+    keys = sorted(groups)
     for row in read_table(path, required=("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")):
         key = row.whole("num_nodes"), row.whole("num_replicas"), row.whole("local_bsz")
+        if key not in groups:
+            keys.append(key)
         groups.setdefault(key, []).append(_step_and_sync(row))
-    keys = sorted(groups)
     return np.array(keys, dtype=np.float64), np.array([np.mean(groups[key], axis=0) for key in keys])
 
 
@@ -215,16 +284,16 @@ def _validation_files(directory: Path) -> dict[int, Path]:
     return files
 
 
-def _read_validation(path: Path) -> list[tuple[float, float, float]]:
-    """(progress, grad_sqr, grad_var) at the end of each epoch."""
-    rows: list[tuple[float, float, float]] = []
+def _read_validation(path: Path) -> list[tuple[float, float, float, float]]:
+    """(progress, grad_sqr, grad_var, iteration) at the end of each epoch; NaN for an iteration that is not told."""
+    rows: list[tuple[float, float, float, float]] = []
     for row in read_table(path, required=("progress", "grad_sqr", "grad_var")):
         progress, sqr, var = row.number("progress"), _at_least_0(row, "grad_sqr"), _at_least_0(row, "grad_var")
         if progress <= (rows[-1][0] if rows else 0.0):
             raise row.error("progress", "more than the epoch before")
         if sqr + var == 0.0:
             raise row.error("grad_var", "a gradient that is not exactly 0")
-        rows.append((progress, sqr, var))
+        rows.append((progress, sqr, var, row.number("iteration") if row.has("iteration") else math.nan))
     if not rows:
         raise InvalidTrace("has no rows; expected one per epoch", source=str(path))
     return rows
@@ -271,25 +340,11 @@ class MeasuredTruth:
         return self.profile.ends[-1]
 
     def pace(self, setting: Setting) -> Pace:
-        placement = tuple(len(gpus) for _, gpus in setting.allocation)
-        epoch = min(bisect_right(self.profile.ends, setting.progress), len(self.profile.ends) - 1)
-        pace = _pace_alone(self, placement, epoch, setting.gpu_type)
-        if setting.packed_with:
-            # A profiler can tell that it is not alone, and leaves such steps out.
-            return replace(pace, speed=PACKED_SPEED * pace.speed, observation=None)
-        return pace
+        return self.profile.pace(setting, *self.split(setting.allocation.total))
 
     def split(self, gpus: int) -> tuple[int, int]:
         """(per-GPU batch, accumulation) on so many GPUs; a per-GPU batch of 0 means there are too many of them."""
-        bounds = self.profile.batch
-        assert bounds.max_per_gpu is not None
-        assert bounds.max_total is not None
-        local = -(-self.batch // gpus)
-        accumulation = -(-local // bounds.max_per_gpu) - 1
-        if gpus == 1 and self.batch > bounds.initial:
-            accumulation = max(1, accumulation)  # the noise scale is estimated from at least two gradients
-        count = gpus * (accumulation + 1)
-        return min(-(-local // (accumulation + 1)), bounds.max_total // count), accumulation
+        return self.profile.split(self.batch, gpus)
 
     @cached_property
     def alone(self) -> RunAlone:
@@ -303,23 +358,28 @@ class MeasuredTruth:
     def remaining_s(self, progress: float) -> float:
         return self.alone.remaining_s(progress)
 
+    def steps_left(self, progress: float) -> float:
+        """Steps after the epoch under way, as they were counted at this batch; or as many as would take as long."""
+        iterations, epoch = self.profile.iterations, self.profile.epoch(progress)
+        if iterations is None:
+            return self.remaining_s(progress) / self.step_s(self.gpus)
+        taken_E = [float(np.interp(self.batch, self.profile.batches, iterations[e])) for e in (epoch, -1)]
+        return taken_E[1] - taken_E[0]
+
+    def step_s(self, gpus: int) -> float:
+        """Seconds of one step on so many GPUs of as few nodes as possible.
+
+        As the artifact predicts it, which is with at least two micro-steps on one GPU. A job that keeps the initial
+        batch takes but one.
+        """
+        return _predicted_step_s(self, gpus)
+
 
 @lru_cache(maxsize=65536)
-def _pace_alone(truth: MeasuredTruth, placement: Placement, epoch: int, gpu_type: str) -> Pace:
-    """Remembered, since equal jobs share a truth and meet the same few placements."""
-    profile, gpus = truth.profile, sum(placement)
-    m, s = truth.split(gpus)
+def _predicted_step_s(truth: MeasuredTruth, gpus: int) -> float:
+    profile = truth.profile
+    (m, s), local = truth.split(gpus), -(-truth.batch // gpus)
+    m, s = profile.fitted(local, gpus, max(1, s)) if gpus == 1 else (m, s)
+    placement = tuple(len(on) for _, on in consolidated(gpus, node_gpus=profile.node_gpus))
     times = profile.times(placement, m) if m else None
-    if times is None:
-        return Pace(speed=0.0, until=truth.total)
-    step_s, sync_s = times
-    step_s += s * (step_s - sync_s)
-    batch, initial = gpus * m * (s + 1), profile.batch.initial
-    sqr, var = profile.grad_stats(batch, epoch)
-    return Pace(
-        speed=float(gain(sqr, var, batch / initial)) / step_s,
-        until=profile.ends[epoch],
-        batch=batch,
-        noise_scale=min(initial * var / sqr, NOISE_SCALE_MAX) if sqr > 0.0 else NOISE_SCALE_MAX,
-        observation=Observation(gpu_type, len(placement), gpus, m, s, step_s, sync_s),
-    )
+    return math.inf if times is None else times[0] + s * (times[0] - times[1])

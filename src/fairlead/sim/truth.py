@@ -15,6 +15,38 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Allocation, Observation
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Learned:
+    """What a job has measured of itself, over all its attempts. Equal only to itself, and so quick to look up."""
+
+    #: One per GPU type, number of nodes, number of GPUs and per-GPU batch.
+    observations: tuple[Observation, ...] = ()
+    #: The last one measured.
+    noise_scale: float | None = None
+
+    def after(self, pace: Pace) -> Learned:
+        """What it knows once it has trained at a pace; the same object if that taught nothing."""
+        known, new = self.observations, pace.observation
+        if new is not None:
+            old = next((old for old in known if _place(old) == _place(new)), None)
+            if old is None:
+                known = (*known, new)
+            elif old.configuration == new.configuration and old != new:  # it was measured anew
+                known = tuple(new if each is old else each for each in known)
+        noise_scale = self.noise_scale if pace.noise_scale is None else pace.noise_scale
+        if known is self.observations and noise_scale == self.noise_scale:
+            return self
+        return Learned(known, noise_scale)
+
+
+def _place(observation: Observation) -> tuple[str, int, int, int]:
+    """Without the accumulation: all micro-steps but the last are alike, so more of them teach nothing."""
+    return observation.gpu_type, observation.nodes, observation.gpus, observation.per_gpu_batch
+
+
+NOTHING_LEARNED = Learned()
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Where a job finds itself: how far it is, what it holds, and with whom it shares its GPUs."""
@@ -24,6 +56,8 @@ class Setting:
     gpu_type: str
     #: Truths of the jobs packed on the same GPUs.
     packed_with: tuple[Truth, ...] = ()
+    #: What the job may tune its batch by. The simulator keeps it, as it does the progress.
+    learned: Learned = NOTHING_LEARNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +71,12 @@ class Pace:
     noise_scale: float | None = None
     #: What a profiler in the job would measure at this pace.
     observation: Observation | None = None
+    #: `until` is reached a whole number of these seconds after the pace began; 0 means exactly when it is due.
+    tick_s: float = 0.0
+
+    def lasts_s(self, due_s: float) -> float:
+        """Seconds until the end of a pace that is due after `due_s`: the nearest tick to it, where there are ticks."""
+        return due_s if self.tick_s == 0.0 or math.isinf(due_s) else round(due_s / self.tick_s) * self.tick_s
 
 
 class Truth(Protocol):

@@ -21,11 +21,11 @@ from fairlead.sim.report.wording import NONE, Row, duration, listing, percent
 _NAMED = 12
 
 
-def write_report(path: Path, runs: Sequence[Run], title: str) -> None:
-    """Write the comparison of `runs` to `path`, all or nothing."""
+def write_report(path: Path, runs: Sequence[Run], title: str, *, headline: str | None = None) -> None:
+    """Write the comparison of `runs` to `path`, all or nothing. Without a headline the page says who won."""
     if not runs:
         raise InvalidSpec("a report needs at least one run")
-    page = render(runs, title)
+    page = render(runs, title, headline=headline)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -37,7 +37,7 @@ def write_report(path: Path, runs: Sequence[Run], title: str) -> None:
         raise
 
 
-def render(runs: Sequence[Run], title: str) -> str:
+def render(runs: Sequence[Run], title: str, *, headline: str | None = None) -> str:
     """The page as text."""
     cases = cases_of(runs)
     budget = Budget.of(sum(len(case.entries) for case in cases))
@@ -51,7 +51,7 @@ def render(runs: Sequence[Run], title: str) -> str:
         title=escape(title),
         style=_file("report.css"),
         script=_file("report.js"),
-        headline=_headline(main) + _yardstick(main),
+        headline=_headline(main) + _yardstick(main) if headline is None else escape(headline),
         lead=_lead(cases, runs),
         settings=_settings(runs),
         banner=_banner(cases),

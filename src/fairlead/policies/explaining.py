@@ -1,0 +1,80 @@
+"""Why a goodput policy gave a job what it did: what a GPU more or less would do to it and to the objective."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import Allocation, Job, Reason
+from fairlead.policies.allocator import Problem
+from fairlead.policies.reasons import Reasons
+from fairlead.policies.weighing import Choices
+
+
+def weighed_reasons(
+    view: Snapshot, allocations: Mapping[str, Allocation], options: Choices, problem: Problem
+) -> Reasons:
+    """Reasons with the speed-up curve around the chosen point, relative to one GPU of the same type."""
+    place = {job.id: j for j, job in enumerate(options.jobs)}
+
+    def explain(job: Job) -> Reason:
+        return _explain(view, job, place[job.id], allocations.get(job.id), options, problem)
+
+    return Reasons(view, explain)
+
+
+def _explain(
+    view: Snapshot, job: Job, j: int, allocation: Allocation | None, options: Choices, problem: Problem
+) -> Reason:
+    kind = options.gpu_types.index(view.nodes[allocation.nodes[0]].gpu_type) if allocation else 0
+    appraisal = options.appraisals[j][options.gpu_types[kind]]
+    gpus, nodes = (allocation.total, len(allocation.shares)) if allocation else (0, 0)
+    single = appraisal.goodput(1, max(1, job.spec.least)) or 1.0
+    numbers: dict[str, float] = {"gpus": gpus, "most": appraisal.most}
+    here = appraisal.goodput(nodes, gpus) if gpus else 0.0
+    numbers |= {"goodput": here, "speedup": here / single}
+    cost = _cost(problem, j, kind, gpus, stays=allocation is not None and allocation == job.allocation, nodes=nodes)
+    parts = []
+    for name, other in (("less", gpus - 1), ("more", gpus + 1)):
+        change = _cost(problem, j, kind, other) - cost
+        if other < 0 or not math.isfinite(change):
+            continue
+        best = max(appraisal.goodput(1, other), appraisal.goodput(2, other)) if other else 0.0
+        numbers |= {f"speedup_{name}": best / single, f"objective_{name}": -change}
+        parts.append(f"one {name}: {best / single:.2f}x, objective {-change:+.3g}")
+    if job.allocation and allocation != job.allocation:
+        kept = float(problem.stay_J[j])
+        numbers["objective_stay"] = cost - kept if math.isfinite(kept) else -math.inf
+    return Reason(
+        "placed" if allocation else "outweighed", f"{_verdict(job, allocation, numbers)} ({'; '.join(parts)})", numbers
+    )
+
+
+def _cost(problem: Problem, j: int, kind: int, gpus: int, *, stays: bool = False, nodes: int = 0) -> float:
+    """What a choice costs the job: as it is placed, if that is known, else as it would be placed best."""
+    if gpus == 0:
+        return float(problem.idle_J[j])
+    if stays:
+        return float(problem.stay_J[j])
+    sizes = problem.sizes_S.tolist()
+    if gpus not in sizes:
+        return math.inf
+    one, many = float(problem.one_JTS[j, kind, sizes.index(gpus)]), float(problem.many_JTS[j, kind, sizes.index(gpus)])
+    return min(one, many) if nodes == 0 else one if nodes == 1 else many
+
+
+def _verdict(job: Job, allocation: Allocation | None, numbers: Mapping[str, float]) -> str:
+    if allocation is None:
+        return "waits: every GPU does more good elsewhere"
+    if allocation == job.allocation:
+        return f"keeps {allocation.total} GPUs at {numbers['speedup']:.2f}x the speed of one"
+    if not job.allocation:
+        return f"gets {allocation.total} GPUs: {numbers['speedup']:.2f}x the speed of one"
+    gain = numbers.get("objective_stay", 0.0)
+    return (
+        f"goes from {job.allocation.total} to {allocation.total} GPUs, {numbers['speedup']:.2f}x the speed of one: "
+        f"staying would cost the objective {max(0.0, -gain):.3g} more"
+        if math.isfinite(gain)
+        else f"goes from {job.allocation.total} to {allocation.total} GPUs"
+    )

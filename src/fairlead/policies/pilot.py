@@ -1,0 +1,211 @@
+"""Pilot, our own: shortest mean completion time from goodput, with a floor under everybody's share.
+
+Think of a GPU-second as having a price lambda, in seconds of waiting. A job with work W left that runs on k GPUs at
+goodput g(k) waits W / g(k) and uses k W / g(k) GPU-seconds; the k that costs least in all is the one that minimises
+
+    (1 + lambda k) / g(k)                                                                                          (1)
+
+whatever W is. lambda is the price at which all jobs, choosing so, want exactly the GPUs there are. The least value of
+(1) is then what a sample of the job's work is worth, and a second on k GPUs earns
+
+    v_j(k) = g_j(k) min_k' (1 + lambda k') / g_j(k')                                                               (2)
+
+The sum of these is maximised, which is the choice of (1) where all can have it. Two things bend it:
+
+* Hurry. The price is higher now than later whenever jobs queue up, and only long jobs can wait for later. So v_j is
+  weighted by L_j^-hurry, with L_j the GPU-seconds that the job's remaining work would take on one GPU.
+* Pauses. A change of GPUs costs a pause, measured per job. v_j is lowered by H / (H + pause), with H the time the
+  change has to pay off in: what is left of the job, but no longer than it has so far been left alone on average.
+
+Fair by construction: a job that has held less than `floor` times the GPU-seconds of an equal share (counted from its
+arrival, over all jobs that were there) is behind. Jobs that are behind get an equal share, or all they can use of one,
+before anybody gets more; where even that is too much, the furthest behind first. So with at most as many jobs as GPUs
+none stays behind for longer than it takes to start it, and nobody starves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import Allocation, Job, Plan
+from fairlead.policies.allocator import Problem, allocate
+from fairlead.policies.appraising import Appraiser, work_left
+from fairlead.policies.explaining import weighed_reasons
+from fairlead.policies.placing import realise
+from fairlead.policies.weighing import Choices, choices
+
+Floats = NDArray[np.float64]
+
+#: GPU-seconds of work that a job is taken to have left of which nothing is known, and the least any is taken to have.
+UNKNOWN_GPU_S, LEAST_GPU_S = 600.0, 30.0
+
+#: Pauses until a job has had one: of a change in place, and of a restart.
+RESCALE_S, RESTART_S = 2.0, 30.0
+
+#: What lacking a whole equal share costs a job that is behind: more than anything another job could gain.
+BEHIND = 1e4
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """Shortest mean completion time from goodput, with a floor under everybody's share."""
+
+    adapts = "batch"
+
+    #: How much jobs with little left come first: 0 not at all, 1 as if nothing else mattered.
+    hurry: float = 0.35
+    #: A job with less than this part of an equal share so far is served first; 0 guarantees nothing.
+    floor: float = 0.25
+    #: Use what other jobs of the same model have taught.
+    lore: bool = True
+    #: Look again after so many seconds while a job is finding out how well it scales; 0 waits for something to happen.
+    review_s: float = 15.0
+    _appraiser: Appraiser = field(default_factory=Appraiser, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("hurry", "floor", "review_s"):
+            value = getattr(self, name)
+            if not 0.0 <= value < math.inf:
+                raise InvalidSpec(f"pilot: {name} is {value}; expected a number of at least 0")
+        if self.floor > 1.0:
+            raise InvalidSpec(f"pilot: floor is {self.floor}; an equal share for everybody is 1, so expected 0 to 1")
+
+    def plan(self, view: Snapshot) -> Plan:
+        if not view.jobs or not any(node.open for node in view.nodes.values()):
+            return Plan(dict(view.allocations))
+        options = choices(view, self._appraiser, reach=1, lore=self.lore)
+        worth_J = _worth(options)
+        left_J = np.array([self._left(view, j, options) for j in range(len(options.jobs))])
+        weight_J = worth_J * np.maximum(_on_one_gpu(options, left_J), LEAST_GPU_S) ** -self.hurry
+
+        def cost(goodput: Floats) -> Floats:
+            return -goodput * weight_J[:, None, None]
+
+        problem = options.problem(
+            cost,
+            moved_J=np.array(
+                [
+                    _payoff(view.now, job, left * worth)
+                    for job, left, worth in zip(options.jobs, left_J, worth_J, strict=True)
+                ]
+            ),
+            idle_J=np.zeros(len(weight_J)),
+        )
+        if self.floor:
+            self._serve_first(view, options, problem)
+        answer = allocate(problem)
+        allocations = realise(view, [job.id for job in options.jobs], answer.where)
+        earned, possible = -answer.cost, -answer.bound
+        return Plan(
+            allocations,
+            weighed_reasons(view, allocations, options, problem),
+            bound=max(0.0, 1.0 - earned / possible) if possible > 0.0 else None,
+            review_at=self._review_at(view, options, allocations),
+        )
+
+    def _left(self, view: Snapshot, j: int, options: Choices) -> float:
+        """Samples of work a job has left: measured, or by its user's promise, or a guess."""
+        job, appraisals = options.jobs[j], options.appraisals[j]
+        measured = work_left(job, view.lore if self.lore else {}, appraisals)
+        if measured is not None:
+            return measured
+        appraisal = appraisals[options.gpu_types[0]]
+        if job.spec.estimate_s is None:
+            return UNKNOWN_GPU_S * appraisal.goodput(1, 1)
+        return max(0.0, job.spec.estimate_s - job.run_at(view.now)) * appraisal.goodput(1, job.spec.gpus)
+
+    def _serve_first(self, view: Snapshot, options: Choices, problem: Problem) -> None:
+        """Make it dear to give jobs that are behind less than an equal share; the further behind, the dearer."""
+        share = options.gpus / len(options.jobs)
+        for j, job in enumerate(options.jobs):
+            due_gpu_s = self.floor * (view.fair_gpu_s - job.fair_from_gpu_s)
+            held_gpu_s = job.held_at(view.now)
+            if held_gpu_s >= due_gpu_s or job.spec.most * share <= 0:
+                continue
+            enough = max(job.spec.least, min(math.floor(share), *(a.most for a in options.appraisals[j].values()), 1))
+            price = BEHIND * (1.0 + (due_gpu_s - held_gpu_s) / due_gpu_s)
+            lacking_S = np.maximum(0.0, 1.0 - problem.sizes_S / enough)
+            problem.one_JTS[j] += price * lacking_S
+            problem.many_JTS[j] += price * lacking_S
+            problem.idle_J[j] += price
+            problem.stay_J[j] += price * max(0.0, 1.0 - job.allocation.total / enough)
+
+    def _review_at(self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation]) -> float:
+        """Soon, while a job that runs could have more GPUs once it is measured on those it has."""
+        if not self.review_s:
+            return math.inf
+        for job, by_type in zip(options.jobs, options.appraisals, strict=True):
+            allocation = allocations.get(job.id)
+            if allocation is None:
+                continue
+            appraisal = by_type[view.nodes[allocation.nodes[0]].gpu_type]
+            if appraisal.fit is None or allocation.total == appraisal.most < job.spec.most:
+                return view.now + self.review_s
+        return math.inf
+
+
+def _worth(options: Choices) -> Floats:
+    """The least of (1) at the clearing price: what a sample of each job's work costs, in seconds of waiting.
+
+    Faster GPU types are dearer in proportion to how much faster they are.
+    """
+    goodput_JTS = np.maximum(options.one_JTS, options.many_JTS)
+    with np.errstate(divide="ignore"):
+        per_sample_JTS = 1.0 / goodput_JTS
+    speed_T = _relative_speeds(options)
+    use_TS = speed_T[:, None] * options.sizes_S  # a choice's GPUs, in GPUs of the first type
+    use_X, per_sample_JX = use_TS.ravel(), per_sample_JTS.reshape(len(goodput_JTS), -1)
+    capacity = float(speed_T @ np.bincount(options.type_N, weights=options.gpus_N, minlength=len(speed_T)))
+    low, high = 1e-9, 1e-9
+    while use_X[((1.0 + high * use_X) * per_sample_JX).argmin(axis=1)].sum() > capacity and high < 1e9:
+        low, high = high, 8.0 * high
+    for _ in range(24):
+        middle = math.sqrt(low * high)
+        if use_X[((1.0 + middle * use_X) * per_sample_JX).argmin(axis=1)].sum() > capacity:
+            low = middle
+        else:
+            high = middle
+    worth_J = ((1.0 + high * use_X) * per_sample_JX).min(axis=1)
+    return np.where(np.isfinite(worth_J), worth_J, 0.0)
+
+
+def _relative_speeds(options: Choices) -> Floats:
+    """Of each GPU type: the median, over the jobs, of goodput on one GPU relative to the first type."""
+    first, found = options.gpu_types[0], []
+    for gpu_type in options.gpu_types:
+        ratios = [
+            by_type[gpu_type].goodput(1, 1) / by_type[first].goodput(1, 1)
+            for by_type in options.appraisals
+            if by_type[first].goodput(1, 1) > 0.0 and by_type[gpu_type].goodput(1, 1) > 0.0
+        ]
+        found.append(float(np.median(ratios)) if ratios else 1.0)
+    return np.array(found)
+
+
+def _on_one_gpu(options: Choices, left_J: Floats) -> Floats:
+    """GPU-seconds that the work would take on as few GPUs of the first type as the job can run on."""
+    first = options.gpu_types[0]
+    single_J = np.array(
+        [
+            by_type[first].goodput(1, job.spec.least) / job.spec.least
+            for job, by_type in zip(options.jobs, options.appraisals, strict=True)
+        ]
+    )
+    return np.asarray(np.divide(left_J, single_J, out=np.full(len(left_J), UNKNOWN_GPU_S), where=single_J > 0.0))
+
+
+def _payoff(now: float, job: Job, left_s: float) -> float:
+    """The share of its speed that is left of a change of GPUs, after the pause."""
+    if job.attempt == 0:
+        return 1.0  # it must start some time
+    measured_s, usual_s = (job.rescale_s, RESCALE_S) if job.spec.in_place else (job.start_s, RESTART_S)
+    pause_s = usual_s if measured_s is None else measured_s
+    horizon_s = max(1.0, min((now - job.submitted_at) / job.attempt, left_s))
+    return horizon_s / (horizon_s + pause_s)

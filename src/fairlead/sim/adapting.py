@@ -1,0 +1,67 @@
+"""What a job may change of itself in an experiment, beyond what the trace says: nothing, its GPUs, or its batch too.
+
+Only jobs with a performance model can: of a job replayed from a trace nobody knows what else it could have done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.loop import Policy
+from fairlead.core.types import Batch
+from fairlead.sim.applications import Fixed, GoodputTruth
+from fairlead.sim.measured import PINNED_GPUS, MeasuredTruth
+from fairlead.sim.traces.record import TraceJob
+from fairlead.sim.truth import Truth
+from fairlead.sim.tuned import TunedTruth
+
+#: What can be asked of an experiment; `auto` is what its policy says in its attribute `adapts`.
+#: nothing: GPUs and batch as in the trace. gpus: any number of GPUs that the user's batch can be divided among.
+#: batch: any number of GPUs and any batch, within the bounds of the application.
+ADAPTS = ("auto", "nothing", "gpus", "batch")
+
+
+def adapts(adapt: str, policy: Policy) -> str:
+    """One of `nothing`, `gpus` and `batch`."""
+    chosen = getattr(policy, "adapts", "nothing") if adapt == "auto" else adapt
+    if chosen not in ADAPTS[1:]:
+        who = f"policy {type(policy).__name__}: adapts" if adapt == "auto" else "adapt"
+        raise InvalidSpec(f"{who} is {chosen!r}; expected {', '.join(ADAPTS[1:])}")
+    return str(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Freedom:
+    """How many GPUs a job may get (`gpus` from a policy that does not resize), and the bounds of its batch."""
+
+    gpus: int
+    gpus_min: int
+    gpus_max: int
+    batch: Batch | None
+
+
+def freedom(job: TraceJob, truth: Truth, *, adapt: str, room: int) -> Freedom:
+    """`room` is the most GPUs of one type that the job could have. What the trace says of its range is kept."""
+    batch = _batch(job, truth)
+    rigid = job.gpus_min == job.gpus == job.gpus_max
+    if adapt == "nothing" or not rigid or not isinstance(truth, MeasuredTruth | TunedTruth | GoodputTruth):
+        return Freedom(job.gpus, job.gpus_min, job.gpus_max, batch)
+    assert batch is not None, "whoever has a performance model has a batch"
+    most = room if batch.max_total is None else min(room, batch.max_total // batch.min_per_gpu)
+    most = max(most, job.gpus)  # the user may ask for more than is sensible
+    if not isinstance(truth, GoodputTruth):
+        most = min(most, PINNED_GPUS.get(job.model or "", most))
+    return Freedom(min(job.gpus, most), 1, most, batch)
+
+
+def _batch(job: TraceJob, truth: Truth) -> Batch | None:
+    """The bounds of the batch: the application's, or its user's choice and nothing else."""
+    if isinstance(truth, TunedTruth):
+        return truth.asked.profile.batch
+    if isinstance(truth, MeasuredTruth):
+        return replace(truth.profile.batch, initial=truth.batch, max_total=truth.batch)
+    if isinstance(truth, GoodputTruth):
+        bounds, mode = truth.app.batch, truth.batch_mode
+        return replace(bounds, initial=mode.total, max_total=mode.total) if isinstance(mode, Fixed) else bounds
+    return None if job.batch is None else Batch(job.batch)
