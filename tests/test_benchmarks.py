@@ -73,7 +73,7 @@ def count(where: list[int]) -> dict[int, int]:
 
 
 @needs_stored
-def test_the_stored_problems_are_decided_well_and_far_faster_than_by_the_reference() -> None:
+def test_the_stored_problems_are_decided_within_half_a_percent_and_far_faster_than_by_the_reference() -> None:
     rows = run("allocator.py", str(STORED), "--repeat", "2")
     scorer = load(STORED / "score.py")
     assert {row["problem"] for row in rows} >= {
@@ -90,7 +90,7 @@ def test_the_stored_problems_are_decided_well_and_far_faster_than_by_the_referen
         scorer.check(inputs, row["allocation"])
         assert row["fitness"] == scorer.fitness(inputs, row["allocation"]) >= row["reference_fitness"]
         assert row["gap"] == pytest.approx(1.0 - row["fitness"] / row["bound"])
-        assert row["gap"] <= 0.02
+        assert row["gap"] <= 0.005
         assert row["speedup"] == pytest.approx(row["reference_cpu_s"] / row["cpu_s"])
         assert row["speedup"] > 10.0
 

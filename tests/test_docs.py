@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +28,7 @@ from fairlead.cli.trace import trace
 from fairlead.core.messages import COMMANDS, EVENTS
 from fairlead.core.snapshot import Columns, NodeColumns
 from fairlead.core.types import Phase
-from fairlead.plugins import POLICIES, find_policy
+from fairlead.plugins import POLICIES, find_policy, settable
 from fairlead.policies import reasons
 from fairlead.sim.applications import APPLICATIONS
 from fairlead.sim.costs import Costs
@@ -268,10 +268,9 @@ def test_every_reason_code_is_explained() -> None:
 def _options() -> Iterator[tuple[str, str, str]]:
     for name in POLICIES:
         cls = find_policy(name)
-        for f in fields(cls) if is_dataclass(cls) else ():
-            if f.init:
-                default = "/".join(f"{x:g}" for x in f.default) if isinstance(f.default, tuple) else f"{f.default:g}"
-                yield name, f.name, default
+        for f in settable(cls):
+            values = f.default if isinstance(f.default, tuple) else (f.default,)
+            yield name, f.name, "/".join(f"{x:g}" if isinstance(x, int | float) else str(x).lower() for x in values)
 
 
 def test_every_policy_and_every_option_with_its_default_is_described() -> None:

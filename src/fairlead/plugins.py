@@ -2,6 +2,8 @@
 
 A plug-in package adds to the entry-point group `fairlead.policies`; installing it activates nothing until it is
 asked for by name. Options are the fields of the policy's own dataclass.
+
+A policy can wear another, as middleware: its class says `wears = True`, and gets the other as its field `inner`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import NoneType
@@ -33,22 +35,38 @@ POLICIES: dict[str, str] = {
     "optimus": "fairlead.policies.optimus:Optimus",
     "pollux": "fairlead.policies.pollux:Pollux",
     "pilot": "fairlead.policies.pilot:Pilot",
+    "autoscale": "fairlead.policies.autoscale:Autoscale",
 }
 
 GROUP = "fairlead.policies"
 
+#: The wearer, a plus, and what is worn. A plus before a digit is part of a number, as in 1e+3.
+_WORN = re.compile(r"(?P<wearer>(?:[\w-]+|[^:]*\.py:\w+)(?::(?:[^+]|\+\d)*)?)\+(?P<worn>\D.*|$)")
+
 
 def make_policy(text: str) -> Policy:
-    """From `NAME`, `NAME:option=value,...`, `path/to/file.py:Class` or `path/to/file.py:Class:option=value,...`."""
+    """From `NAME`, `NAME:option=value,...`, `path/to/file.py:Class` or `path/to/file.py:Class:option=value,...`.
+
+    Two such texts with a plus between them are a policy that wears another: `autoscale:least=2+pollux:p=-1`.
+    """
+    worn = _WORN.fullmatch(text)
+    cls, options = _read(text if worn is None else worn["wearer"])
+    if worn is None:
+        return _construct(cls, options, text)
+    if not getattr(cls, "wears", False):
+        raise InvalidSpec(f"policy {text!r}: {worn['wearer'].split(':')[0]} wears no other policy; leave out the +")
+    return _construct(cls, options, text, inner=make_policy(worn["worn"]))
+
+
+def _read(text: str) -> tuple[type, str]:
+    """The class and the text of the options."""
     file = re.match(r"(?P<path>.*\.py):(?P<cls>\w+)(?::(?P<options>.*))?$", text)
     if file:
-        cls, options = _from_file(Path(file["path"]), file["cls"]), file["options"] or ""
-    elif text.split(":")[0].endswith(".py"):
+        return _from_file(Path(file["path"]), file["cls"]), file["options"] or ""
+    if text.split(":")[0].endswith(".py"):
         raise InvalidSpec(f"policy {text!r}: which class? Write {text.split(':')[0]}:ClassName")
-    else:
-        name, _, options = text.partition(":")
-        cls = find_policy(name)
-    return _construct(cls, options, text)
+    name, _, options = text.partition(":")
+    return find_policy(name), options
 
 
 def find_policy(name: str) -> type:
@@ -102,10 +120,15 @@ def _checked(loaded: Any, name: str) -> type:
     return loaded
 
 
-def _construct(cls: type, options: str, text: str) -> Policy:
-    known = {f.name: f for f in fields(cls) if f.init} if is_dataclass(cls) else {}
+def settable(cls: type) -> list[Field[Any]]:
+    """The options of a policy: what can be set by text."""
+    worn = {"inner"} if getattr(cls, "wears", False) else set()
+    return [f for f in fields(cls) if f.init and f.name not in worn] if is_dataclass(cls) else []
+
+
+def _construct(cls: type, options: str, text: str, **values: Any) -> Policy:
+    known = {f.name: f for f in settable(cls)}
     hints = _hints(cls, text) if options else {}
-    values: dict[str, Any] = {}
     for part in filter(None, options.split(",")):
         name, equals, value = part.partition("=")
         if not equals:

@@ -27,6 +27,8 @@ from fairlead.core.messages import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    Release,
+    Rent,
     Resize,
     Start,
     Stop,
@@ -110,6 +112,8 @@ STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
     Start: st.builds(Start, times, ids, attempts, allocations),
     Resize: st.builds(Resize, times, ids, attempts, allocations),
     Stop: st.builds(Stop, times, ids, attempts),
+    Rent: st.builds(Rent, times, ids),
+    Release: st.builds(Release, times, ids),
 }
 messages = st.one_of(*STRATEGIES.values())
 
@@ -152,6 +156,8 @@ FULL: list[Message] = [
     Start(1.5, "a", 1, Allocation.of({"n0": [0, 3], "n1": [2]})),
     Resize(1.5, "a", 1, Allocation.of({"n0": [0]})),
     Stop(1.5, "a", 1),
+    Rent(1.5, "n0"),
+    Release(1.5, "n0"),
 ]
 
 
@@ -265,7 +271,7 @@ def test_a_fault_inside_a_spec_names_the_way_to_it() -> None:
 
 
 def test_a_gpu_index_that_no_machine_has_is_refused_and_not_computed_with() -> None:
-    data = encode(FULL[-3])
+    data = encode(next(message for message in FULL if isinstance(message, Start)))
     data["allocation"]["shares"][0][1] = [0, 10**15]
     with pytest.raises(InvalidSpec, match=r"Start\.allocation"):
         decode(data)
@@ -332,6 +338,8 @@ VERSION_1 = {
     ),
     '{"v":1,"type":"Resize","at":0.0,"job":"a","attempt":1,"allocation":{}}': Resize(0.0, "a", 1, Allocation()),
     '{"v":1,"type":"Stop","at":0.0,"job":"a","attempt":1}': Stop(0.0, "a", 1),
+    '{"v":1,"type":"Rent","at":0.0,"node":"n0"}': Rent(0.0, "n0"),
+    '{"v":1,"type":"Release","at":0.0,"node":"n0"}': Release(0.0, "n0"),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ from fairlead.core.messages import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    Release,
+    Rent,
     Resize,
     Start,
     Stop,
@@ -93,6 +96,8 @@ arbitrary = st.one_of(
     st.builds(Start, times, job_ids, attempts, allocations),
     st.builds(Resize, times, job_ids, attempts, allocations),
     st.builds(Stop, times, job_ids, attempts),
+    st.builds(Rent, times, node_ids),
+    st.builds(Release, times, node_ids),
 )
 
 
@@ -100,7 +105,8 @@ def everything(state: State) -> Any:
     """All a state shows to the outside; as text, so that NaN equals NaN."""
     view = state.snapshot()
     stories = {job_id: state.story(job_id) for job_id in (*state.live, *state.finished, "nobody")}
-    facts = (state.now, state.nodes, list(state.live.items()), list(state.finished.items()), stories)
+    orders = (sorted(state.released), sorted(state.coming), sorted(view.released), sorted(view.coming))
+    facts = (state.now, state.nodes, orders, list(state.live.items()), list(state.finished.items()), stories)
     arrays = [column.tolist() for column in (view.columns.service_gpu_s_J, view.columns.run_s_J, view.columns.held_J)]
     seen = (view.jobs, view.allocations, view.assigned, view.held, view.shared, view.cancelled)
     return repr((facts, arrays, view.node_columns, seen))
@@ -110,7 +116,8 @@ def all_but_the_time(state: State) -> Any:
     stories = {job_id: state.story(job_id) for job_id in (*state.live, *state.finished)}
     view = state.snapshot()
     seen = (view.jobs, view.allocations, view.assigned, view.held, view.shared, view.cancelled)
-    return repr((state.nodes, list(state.live.items()), list(state.finished.items()), stories, seen))
+    orders = (sorted(state.released), sorted(state.coming))
+    return repr((state.nodes, orders, list(state.live.items()), list(state.finished.items()), stories, seen))
 
 
 class AnyMessage(RuleBasedStateMachine):
@@ -202,6 +209,25 @@ class AnyMessage(RuleBasedStateMachine):
             assert_job(job, state)
             if earlier := self.earlier.get(job.id):
                 assert_grew(earlier, job)
+
+    @rule(data=st.data(), delay=delays)
+    def a_node_comes_or_goes(self, data: st.DataObject, delay: float) -> None:
+        node = data.draw(st.sampled_from(list(self.state.nodes.values())))
+        at = self.state.now + delay
+        self.tell(
+            NodeJoined(at, replace(node, healthy=True))
+            if node.id in self.state.coming
+            else Rent(at, node.id)
+            if node.id in self.state.released
+            else Release(at, node.id)
+        )
+
+    @invariant()
+    def what_was_released_or_rented_is_not_there_yet(self) -> None:
+        state = self.state
+        assert not state.released & state.coming
+        for node_id in state.released | state.coming:
+            assert not state.nodes[node_id].healthy
 
     @invariant()
     def every_index_agrees_with_the_jobs(self) -> None:

@@ -203,6 +203,7 @@ def long_timeline(rows: int, gpus: int, stays: int) -> Timeline:
         running=values,
         requested=values,
         stranded=values,
+        healthy_nodes=values,
         price_per_hour=values,
         start_s=0.0,
         end_s=1e7,

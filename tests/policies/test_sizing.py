@@ -138,6 +138,20 @@ def test_with_many_jobs_the_prices_are_close_to_the_optimum(capacity: list[int],
     assert 0.99 * bound <= reached <= bound * (1.0 + 1e-9)
 
 
+def test_prices_are_high_where_types_that_can_replace_each_other_are_scarce() -> None:
+    """Twelve GPUs of three types, each twice as fast as the one before, and more jobs, which take one or two."""
+    jobs = 20
+    speed_TS = np.array([1.0, 2.0, 4.0])[:, None] * np.array([0.0, 1.0, 1.6])
+    cost_TS = np.where(speed_TS > 0, costs_of(speed_TS, p=-1.0), np.inf)
+    spread_J11 = np.linspace(0.9, 1.1, jobs)[:, None, None]
+    zeros = np.zeros(jobs, dtype=np.int64)
+    idle_J, stay_J = np.full(jobs, 1000.0), np.full(jobs, np.inf)
+    given = Costs(np.arange(3), spread_J11 * cost_TS, idle_J, stay_J, zeros, zeros, np.full(3, 4))
+    sizing = priced(given)
+    assert (sizing.size_J > 0).sum() == 12
+    assert cost_of(given, sizing) - sizing.bound <= 0.01 * sizing.bound
+
+
 @pytest.mark.parametrize("types", [1, 2])
 def test_the_price_of_what_is_plentiful_is_nothing(types: int) -> None:
     given = make_costs(0, jobs=5, capacity=[1000] * types)

@@ -120,5 +120,11 @@ def test_wide_ranges_are_searched_in_steps_that_include_full_gpus() -> None:
 
 
 def test_wide_ranges_without_a_per_gpu_bound_are_searched_in_steps() -> None:
-    m_C, s_C = candidates(1, Batch(initial=1, max_total=1_000_000))
+    m_C, s_C = candidates(2, Batch(initial=2, max_total=2_000_000))
     assert (m_C[0], m_C[-1], s_C.max()) == (1, 1_000_000, 0)
+
+
+def test_one_gpu_takes_batches_beyond_the_initial_one_in_several_steps() -> None:
+    m_C, s_C = candidates(1, Batch(initial=8, max_total=64))
+    assert (s_C[m_C * (s_C + 1) > 8] >= 1).all()
+    assert (m_C[0], s_C[0]) == (8, 0)

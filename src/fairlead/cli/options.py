@@ -42,6 +42,8 @@ _SHARED = (
     click.option("--in-place", is_flag=True, help="Every job can change its GPUs without a restart."),
     click.option("--retune-every", "retune_every_s", type=click.FloatRange(min=0.0), default=30.0, show_default=True,
                  metavar="SECONDS", help="How often jobs that may change their batch reconsider it."),
+    click.option("--provision", "provision_s", type=click.FloatRange(min=0.0), default=120.0, show_default=True,
+                 metavar="SECONDS", help="How long a node takes to join after the policy rented it."),
     click.option("--oversized", type=click.Choice(["error", "drop", "clip"]), default="error", show_default=True,
                  help="What to do with jobs larger than the cluster."),
     click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots."),

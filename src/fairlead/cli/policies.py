@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field
 from importlib.metadata import entry_points
 
 import click
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fairlead.cli.errors import reports_errors
 from fairlead.core.errors import FairleadError
-from fairlead.plugins import GROUP, POLICIES, find_policy
+from fairlead.plugins import GROUP, POLICIES, find_policy, settable
 
 
 @click.command()
@@ -27,10 +27,11 @@ def policies() -> None:
         except FairleadError as error:  # an installed package that is broken should not hide the others
             table.add_row(name, "", f"[red]{escape(str(error))}[/]")
             continue
-        options = [_option(f) for f in fields(cls) if f.init] if is_dataclass(cls) else []
+        options = [_option(f) for f in settable(cls)]
         oracle = " [dim](oracle: simulation only)[/]" if getattr(cls, "needs_oracle", False) else ""
         summary = escape((inspect.getdoc(cls) or "").split("\n\n")[0])
-        table.add_row(name, escape("\n".join(options)), summary + oracle)
+        wears = "+POLICY" if getattr(cls, "wears", False) else ""
+        table.add_row(name + wears, escape("\n".join(options)), summary + oracle)
     Console().print(table)
 
 

@@ -91,7 +91,7 @@ def pollux(
     Tiresias and Optimus are the artifact's, job by job. Pollux and all other policies are compared with the mean that
     the artifact has of Pollux. Exits with 1 if jobs remain unfinished in any run, with 2 if the input cannot be used.
     """
-    found = paper.read_pollux(data)
+    found = paper.read_pollux_data(data)
     numbers = [] if workloads is None else list(dict.fromkeys(number_list(workloads, "workloads", int)))
     chosen = found.choose(numbers)
     if levers and (policies is not None or cadence is not None or in_place):
@@ -158,7 +158,7 @@ def _show_policies(reruns: Sequence[Rerun]) -> None:
                 escape(_label(rerun)),
                 _shown(None if rerun.published is None else rerun.published.jct_mean_s, _seconds),
                 _shown(m.jct_mean_s, _seconds),
-                _shown(rerun.reduction, percent),
+                _shown(rerun.reduction, _percent),
                 _shown(m.jct_p50_s, duration),
                 _shown(m.jct_p99_s, duration),
                 _shown(m.makespan_s, duration),
@@ -172,7 +172,7 @@ def _show_policies(reruns: Sequence[Rerun]) -> None:
     over = [["policy", "ratio", "reduction"]]
     for runs in by_label(reruns).values():
         mean = mean_of(run.ratio for run in runs)
-        over.append([escape(_label(runs[0])), _shown(mean, _three), _shown(_reduction(mean), percent)])
+        over.append([escape(_label(runs[0])), _shown(mean, _three), _shown(_reduction(mean), _percent)])
     print_table(f"Mean JCT over Pollux's published one, averaged over {_workloads(reruns)}", over)
 
 
@@ -193,7 +193,7 @@ def _show_levers(reruns: Sequence[Rerun]) -> None:
                 rules.cadence,
                 "restart" if rules.rescale_s is None else "in place",
                 _shown(mean, _three),
-                _shown(_reduction(mean), percent),
+                _shown(_reduction(mean), _percent),
                 _shown(mean_of(run.jct_mean_s for run in runs), _seconds),
                 _shown(mean_of(m.jct_p50_s for m in metrics), duration),
                 _shown(mean_of(m.jct_p99_s for m in metrics), duration),
@@ -207,6 +207,11 @@ def _show_levers(reruns: Sequence[Rerun]) -> None:
 
 def _shown(value: float | None, form: Callable[[float], str]) -> str:
     return NONE if value is None else form(value)
+
+
+def _percent(share: float) -> str:
+    """One digit always: what a column of small differences is read for."""
+    return f"{100.0 * share:.1f} %"
 
 
 def _seconds(value: float) -> str:
@@ -263,6 +268,10 @@ def _save_report(path: Path, reruns: Sequence[Rerun]) -> None:
     click.echo(f"report: {path}", err=True)
 
 
+#: Policies in a headline.
+_TOLD = 4
+
+
 def _headline(reruns: Sequence[Rerun]) -> str | None:
     """The best policy next to what was published of Pollux, over all workloads; None if nothing was."""
     means = {
@@ -272,8 +281,10 @@ def _headline(reruns: Sequence[Rerun]) -> str | None:
     }
     if not means:
         return None
-    told = [f"{label} {_against(mean)}" for label, mean in sorted(means.items(), key=lambda item: item[1])]
-    return f"Mean completion time next to Pollux as published, over {_workloads(reruns)}: {listing(told, 4)}."
+    best = sorted(means.items(), key=lambda item: item[1])
+    told = "; ".join(f"{label} {_against(mean)}" for label, mean in best[:_TOLD])
+    more = f"; and {len(best) - _TOLD} more" if len(best) > _TOLD else ""
+    return f"Mean completion time over {_workloads(reruns)}, next to Pollux as published: {told}{more}."
 
 
 def _against(mean: float) -> str:

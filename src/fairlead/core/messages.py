@@ -149,10 +149,26 @@ class Stop:
     attempt: int
 
 
+@dataclass(frozen=True, slots=True)
+class Rent:
+    """Bring a released node back; it can be used, and is paid for, once the backend says NodeJoined."""
+
+    at: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give back a node on which nobody holds a GPU. From here on it is out of use, and no longer paid for."""
+
+    at: float
+    node: str
+
+
 AttemptEvent: TypeAlias = JobStarted | JobReported | JobRescaled | JobStopped | JobExited
 NodeEvent: TypeAlias = NodeJoined | NodeLost | NodeDrained
 Event: TypeAlias = JobSubmitted | JobCancelled | AttemptEvent | NodeEvent | Tick
-Command: TypeAlias = Start | Resize | Stop
+Command: TypeAlias = Start | Resize | Stop | Rent | Release
 Message: TypeAlias = Event | Command
 
 EVENTS: tuple[type, ...] = get_args(Event)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.messages import Command, Resize, Start, Stop
+from fairlead.core.messages import Command, Release, Rent, Resize, Start, Stop
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Phase, Plan
 
@@ -40,6 +40,10 @@ def check(view: Snapshot, plan: Plan, changed: list[str]) -> None:
     _check_overlaps(view, plan, changed)
     if math.isnan(plan.review_at):
         raise InvalidPlan("review_at is NaN; leave it out if the plan does not change by itself")
+    if plan.nodes is not None and (unknown := plan.nodes - view.nodes.keys()):
+        raise InvalidPlan(
+            f"the plan wants node {min(unknown)!r}, which does not exist; known are {', '.join(view.nodes)}"
+        )
 
 
 def _fault(view: Snapshot, job: Job, allocation: Allocation) -> str:
@@ -133,7 +137,17 @@ def reconcile(view: Snapshot, plan: Plan, changed: list[str]) -> list[Command]:
             blocked.append((job, target))
         elif command is not None:
             commands.append(command)
-    return commands + _break_circles(view, blocked)
+    return commands + _break_circles(view, blocked) + _orders(view, plan)
+
+
+def _orders(view: Snapshot, plan: Plan) -> list[Command]:
+    """Nodes to give back, if nobody is or should be on them, and nodes to ask for."""
+    if plan.nodes is None:
+        return []
+    used = {node for allocation in plan.allocations.values() for node in allocation.nodes}
+    surplus = [node for node in view.nodes.values() if node.healthy and node.id not in plan.nodes]
+    releases = [Release(view.now, n.id) for n in surplus if n.id not in used and not view.held.get(n.id)]
+    return [*releases, *(Rent(view.now, node_id) for node_id in view.nodes if node_id in plan.nodes & view.released)]
 
 
 def surviving(view: Snapshot, plan: Plan) -> Plan:

@@ -91,6 +91,10 @@ class Snapshot:
     held: Mapping[str, int]
     #: Some GPU is held by more than one job.
     shared: bool = False
+    #: Nodes that were given back (`Release`), and those asked for again (`Rent`) that did not join yet. Neither is
+    #: healthy, and no node is in both. One that failed by itself is in none.
+    released: frozenset[str] = frozenset()
+    coming: frozenset[str] = frozenset()
     #: GPU-seconds one job would have had so far with an equal share; see `Job.fair_from_gpu_s`.
     fair_gpu_s: float = 0.0
     #: By model: what earlier and other jobs that train it have taught of it.

@@ -31,6 +31,8 @@ from fairlead.core.messages import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    Release,
+    Rent,
     Resize,
     Start,
     Stop,
@@ -80,6 +82,9 @@ class State:
         #: GPU-seconds that one of the live jobs would have had, if all had shared equally from the beginning.
         self.fair_gpu_s = 0.0
         self.nodes: dict[str, Node] = {}
+        #: Nodes given back, and nodes on their way; disjoint, and none of them is healthy.
+        self.released: frozenset[str] = frozenset()
+        self.coming: frozenset[str] = frozenset()
         self._open_gpus = 0  # of nodes where something new may be placed
         self._nodes_view: dict[str, Node] | None = None  # a copy for snapshots, void once a node changes
         #: Every job whose phase is not final, in order of arrival.
@@ -103,7 +108,7 @@ class State:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def _facts(self) -> tuple[Any, ...]:
-        return (self.now, self.nodes, list(self.live.items()), self.finished)
+        return (self.now, self.nodes, self.released, self.coming, list(self.live.items()), self.finished)
 
     def job(self, job_id: str) -> Job | None:
         return self.live.get(job_id) or self.finished.get(job_id)
@@ -113,8 +118,12 @@ class State:
         return list(self._stories.get(job_id, ()))
 
     def follows(self, plan: Plan) -> bool:
-        """Was everybody told to be where the plan wants them?"""
-        return self._allocations == plan.allocations and len(self.live) == len(self._schedulable)
+        """Was everybody told to be where the plan wants them, and every node to be there that it wants?"""
+        return (
+            self._allocations == plan.allocations
+            and len(self.live) == len(self._schedulable)
+            and (plan.nodes is None or self.nodes.keys() - self.released == plan.nodes)
+        )
 
     def snapshot(self) -> Snapshot:
         if self._nodes_view is None:
@@ -130,6 +139,8 @@ class State:
             assigned=self._assigned.masks.copy(),
             held=self._held.masks.copy(),
             shared=self._assigned.shared,
+            released=self.released,
+            coming=self.coming,
             lore=self._lore,
             cancelled=tuple(job for job in self.live.values() if job.cancelled)
             if len(self.live) > len(self._schedulable)
@@ -249,13 +260,18 @@ class State:
         if known is not None and known.healthy and not node.healthy:
             raise InvalidTransition(f"{_brief(event)}: a node joins healthy; report NodeLost when it fails")
         self._put_node(node)
+        if node.healthy:
+            self.released, self.coming = self.released - {node.id}, self.coming - {node.id}
         return True
 
     # -- intents -------------------------------------------------------------------------------------------------
 
     def issue(self, command: Command) -> None:
-        """Record an intent. From here on the job counts as holding what it was told to hold."""
+        """Record an intent. From here on a job counts as holding what it was told to hold, a released node as gone."""
         _check_time(command)
+        if isinstance(command, Rent | Release):
+            self._order(command)
+            return
         job = self._find(command, command.job)
         following = self._following(command, job)
         expected = job.attempt + 1 if isinstance(command, Start) else job.attempt
@@ -287,6 +303,19 @@ class State:
             self._change(
                 job, command.at, phase=following, allocation=NOTHING, releasing=job.held, preemptions=preempted
             )
+
+    def _order(self, command: Rent | Release) -> None:
+        node = self.nodes.get(command.node)
+        if fault := self._order_fault(command, node):
+            raise InvalidTransition(f"{_brief(command)}: node {command.node} {fault}")
+        assert node is not None
+        self.fair_gpu_s = self._fair_at(command.at)
+        self.now = max(self.now, command.at)
+        if isinstance(command, Rent):
+            self.released, self.coming = self.released - {node.id}, self.coming | {node.id}
+        else:
+            self.released |= {node.id}
+            self._put_node(replace(node, healthy=False))
 
     # -- the one way a job changes -------------------------------------------------------------------------------
 
@@ -383,6 +412,20 @@ class State:
             if gpus[-1] >= node.gpus:
                 return f"node {node_id} has {node.gpus} GPUs"
         return ""
+
+    def _order_fault(self, command: Rent | Release, node: Node | None) -> str:
+        """Why this node can neither be asked for nor given back now; empty if it can."""
+        if node is None:
+            return f"does not exist; known are {', '.join(self.nodes) or 'none'}"
+        if node.id in self.coming:
+            return "is on its way; wait for NodeJoined"
+        if isinstance(command, Release):
+            if self._held.masks.get(node.id):
+                return "is in use: jobs hold some of its GPUs; stop or move them first"
+            return "" if node.healthy else "is not there to be released"
+        if node.healthy:
+            return "is there already"
+        return "" if node.id in self.released else "was not released; it failed, and returns by itself"
 
     def _refusal(self, message: Message, job: Job, problem: str) -> InvalidTransition:
         story = "\n  ".join(_brief(m) for m in self.story(job.id))

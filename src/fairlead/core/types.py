@@ -356,3 +356,6 @@ class Plan:
     bound: float | None = None
     #: Ask again at this time even if nothing happens: the next moment the answer may change by itself.
     review_at: float = math.inf
+    #: The nodes that should exist: others are released once nobody is on them, released ones among these are rented.
+    #: None leaves all of them as they are.
+    nodes: frozenset[str] | None = None

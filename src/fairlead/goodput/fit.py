@@ -63,8 +63,6 @@ PINNED_7 = np.array([LEAST, LEAST, LEAST, 0.0, LEAST, 0.0, 1.0])
 PULLS_3 = np.array([PULL_BETA, PULL_BETA, PULL_GAMMA])
 #: Which of T_grad and T_sync each of the six enters.
 KIND_6 = np.array([0, 0, 1, 1, 1, 1])
-#: Makes lines (1, x) of n and of r flat.
-FLAT_4 = np.array([1.0, 0.0, 1.0, 0.0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +134,12 @@ def borrow(source: ThroughputParams, *, source_grad_s: float, grad_s: float) -> 
 # -- profiles as arrays ----------------------------------------------------------------------------------------------
 
 Point = tuple[int, int, int, int, float, float, int]
-_read: Callable[[Observation], Point] = attrgetter(
-    "nodes", "gpus", "per_gpu_batch", "accumulation", "step_s", "sync_s", "steps"
-)
+COLUMNS = ("nodes", "gpus", "per_gpu_batch", "accumulation", "step_s", "sync_s", "steps")
+_read: Callable[[Observation], Point] = attrgetter(*COLUMNS)
 
 
 class _Profiles(NamedTuple):
-    """Many profiles side by side, each in units of a typical T_grad and of its largest batch.
+    """Many profiles side by side, each in units of T_grad and m at its typical point.
 
     Here and in what follows an axis G may come after B. Q = P + P + 3 are what the loss compares: log T_grad and
     log T_opt with what was measured, and beta_n / alpha_n, beta_r / alpha_r and gamma - 1 with Pollux's 0.
@@ -172,7 +169,7 @@ def _points(observations: Sequence[Observation]) -> list[Point]:
 
 
 def _profiles(raw_7BP: Floats) -> tuple[_Profiles, Floats, Floats, Bools]:
-    """And each job's T_grad and batch in seconds and samples: [B]; batches, within, across and beyond_two: [B, 4]."""
+    """The profiles, their units in seconds and samples, and if batches, within, across and beyond_two were seen."""
     nodes_BP, gpus_BP, m_BP, s_BP, step_BP, sync_BP, steps_BP = raw_7BP
     B, P = nodes_BP.shape
     many_BP, apart_BP, real_BP = gpus_BP > 1.0, nodes_BP > 1.0, steps_BP > 0.0
@@ -181,41 +178,44 @@ def _profiles(raw_7BP: Floats) -> tuple[_Profiles, Floats, Floats, Bools]:
     exposed_BP = sync_BP * tells_BP
     grad_BP = (step_BP - exposed_BP) / (np.maximum(s_BP, 0.0) + 1.0)
     grad_BP = np.minimum(np.maximum(grad_BP, SHORTEST_S), LONGEST_S)
-    unit_B, half_B = _typical(grad_BP, np.where(tells_BP.any(axis=1, keepdims=True), tells_BP, real_BP))
+    median_B1, half_B = _typical(grad_BP, np.where(tells_BP.any(axis=1, keepdims=True), tells_BP, real_BP))
+    unit_B1 = np.take_along_axis(grad_BP, median_B1, axis=1)
     measured_BQ, told_BQ = np.zeros((B, 2 * P + 3)), np.ones((B, 2 * P + 3))
     measured_BQ[:, :P], measured_BQ[:, P:-3] = grad_BP, np.minimum(grad_BP + exposed_BP, LONGEST_S)
-    measured_BQ[:, :-3] = np.log(measured_BQ[:, :-3] / unit_B[:, None])
+    measured_BQ[:, :-3] = np.log(measured_BQ[:, :-3] / unit_B1)
     told_BQ[:, :P], told_BQ[:, P:-3] = tells_BP, real_BP
     design_B6P = np.ones((B, 6, P))
     m_BP = np.maximum(m_BP, 1.0)
-    batch_B = m_BP.max(axis=1)
-    np.divide(m_BP, batch_B[:, None], out=design_B6P[:, 1])
+    batch_B1 = np.take_along_axis(m_BP, median_B1, axis=1)
+    np.divide(m_BP, batch_B1, out=design_B6P[:, 1])
     design_B6P[:, 2], design_B6P[:, 4] = many_BP & apart_BP, many_BP & ~apart_BP
     np.multiply(design_B6P[:, 2::2], np.maximum(gpus_BP - 2.0, 0.0)[:, None], out=design_B6P[:, 3::2])
     # Pollux's priors: what was never observed cannot move.
-    batches_B, beyond_B = design_B6P[:, 1].min(axis=1) < 1.0, gpus_BP.max(axis=1) > 2.0
-    across_B, within_B = design_B6P[:, 2].any(axis=1), design_B6P[:, 4].any(axis=1)
-    free_7B = [batches_B, batches_B | True, across_B, across_B & beyond_B, within_B, within_B & beyond_B]
-    free_B7 = np.array([*free_7B, across_B | within_B]).T
+    free_B7 = np.ones((B, 7), dtype=np.bool_)
+    free_B7[:, 0] = (m_BP != batch_B1).any(axis=1)
+    free_B7[:, 2:6] = design_B6P[:, 2:].any(axis=2)
+    free_B7[:, 6] = free_B7[:, 2] | free_B7[:, 4]
+    seen_B4 = free_B7[:, [0, 4, 2, 3]]
+    seen_B4[:, 3] |= free_B7[:, 5]
     pinned_B7 = np.tile(PINNED_7, (B, 1))
     pinned_B7[:, 0] = half_B
     low_B7, high_B7 = np.where(free_B7, LOW_7, pinned_B7), np.where(free_B7, HIGH_7, pinned_B7)
     weight_BP = steps_BP / (steps_BP + STEPS_TRUSTED)
     weight_BP /= weight_BP.sum(axis=1, keepdims=True)
     profiles = _Profiles(design_B6P, weight_BP, measured_BQ, told_BQ, low_B7, high_B7)
-    return profiles, unit_B, batch_B, np.array([batches_B, within_B, across_B, beyond_B]).T
+    return profiles, unit_B1, batch_B1, seen_B4
 
 
-def _typical(grad_BP: Floats, judge_BP: Bools) -> tuple[Floats, Floats]:
-    """The median T_grad, and half of the mean in units of it: Pollux's alpha_c where a single m was seen.
+def _typical(grad_BP: Floats, judge_BP: Bools) -> tuple[NDArray[np.intp], Floats]:
+    """Where the median T_grad is, [B, 1], and half of the mean in units of it: Pollux's alpha_c of a single m.
 
     The mean is of those within a factor of two of the median, since a single outlier could move it anywhere.
     """
-    sorted_BP = np.sort(np.where(judge_BP, grad_BP, np.inf), axis=1)
-    unit_B = sorted_BP[np.arange(len(grad_BP)), (judge_BP.sum(axis=1) - 1) // 2]
-    rel_BP = grad_BP / unit_B[:, None]
+    order_BP = np.argsort(np.where(judge_BP, grad_BP, np.inf), axis=1, kind="stable")
+    median_B1 = np.take_along_axis(order_BP, (judge_BP.sum(axis=1, keepdims=True) - 1) // 2, axis=1)
+    rel_BP = grad_BP / np.take_along_axis(grad_BP, median_B1, axis=1)
     near_BP = judge_BP & (rel_BP > 0.5) & (rel_BP < 2.0)
-    return unit_B, 0.5 * (rel_BP * near_BP).sum(axis=1) / near_BP.sum(axis=1)
+    return median_B1, 0.5 * (rel_BP * near_BP).sum(axis=1) / near_BP.sum(axis=1)
 
 
 # -- the loss --------------------------------------------------------------------------------------------------------
@@ -306,8 +306,12 @@ def _start(profiles: _Profiles) -> Floats:
     each, pairs_BP6 = profiles.at((slice(None), None)), profiles.design_B6P.swapaxes(1, 2)
     B, P = profiles.weight_BP.shape
     grad_B1P, opt_B1P, tells_B1P = each.measured_BQ[..., :P], each.measured_BQ[..., P:-3], each.told_BQ[..., :P]
-    judge_B1P = each.weight_BP * np.where(tells_B1P.any(axis=2, keepdims=True), tells_B1P, 1.0)
-    # Relative errors are what counts: a slow outlier weighs little here already.
+    # Seen from the typical point, which is (1, 1), T_grad lies between a constant and one proportional to m.
+    log_m_B1P = np.log(profiles.design_B6P[:, 1:2])
+    off_B1P = grad_B1P - np.minimum(np.maximum(grad_B1P, np.minimum(log_m_B1P, 0.0)), np.maximum(log_m_B1P, 0.0))
+    weight_B1P = each.weight_BP / np.square(1.0 + np.square(off_B1P / FAR))
+    judge_B1P = weight_B1P * np.where(tells_B1P.any(axis=2, keepdims=True), tells_B1P, 1.0)
+    # Relative errors are what counts.
     alpha_B11, beta_B11 = _lines(pairs_BP6[..., :2], np.exp(grad_B1P), judge_B1P * np.exp(-2.0 * grad_B1P))
     line_B1P = np.log(alpha_B11 + beta_B11 * profiles.design_B6P[:, 1:2])
     rise_B1P = np.maximum(opt_B1P - np.where(tells_B1P > 0.0, grad_B1P, line_B1P), 1e-9)
@@ -315,14 +319,13 @@ def _start(profiles: _Profiles) -> Floats:
     gamma_G1 = GAMMAS_G[:, None]
     share_BGP = -np.expm1(-gamma_G1 * rise_B1P)
     sync_BGP = np.exp(opt_B1P) * share_BGP ** (1.0 / gamma_G1)
-    pairs_BP8 = np.concatenate([pairs_BP6[..., 2:], pairs_BP6[..., 2:] * FLAT_4], axis=2)
-    alpha_BG4, beta_BG4 = _lines(pairs_BP8, sync_BGP, each.weight_BP * np.square(share_BGP / sync_BGP))
+    pairs_BP8 = np.concatenate([pairs_BP6[..., 2:], pairs_BP6[..., 2:] * (1.0, 0.0, 1.0, 0.0)], axis=2)
+    alpha_BG4, beta_BG4 = _lines(pairs_BP8, sync_BGP, weight_B1P * np.square(share_BGP / sync_BGP))
     theta_BG27 = np.empty((B, len(GAMMAS_G), 2, 7))
     theta_BG27[..., 0], theta_BG27[..., 1], theta_BG27[..., 6] = alpha_B11, beta_B11, gamma_G1
     theta_BG27[..., 2:6:2] = np.maximum(alpha_BG4, beta_BG4).reshape(B, -1, 2, 2)
     theta_BG27[..., 3:6:2] = beta_BG4.reshape(B, -1, 2, 2)
-    theta_BG7 = np.maximum(np.maximum(theta_BG27.reshape(B, -1, 7), SMALL), each.low_B7)
-    theta_BG7 = np.minimum(theta_BG7, each.high_B7)
+    theta_BG7 = np.minimum(np.maximum(theta_BG27.reshape(B, -1, 7), np.maximum(SMALL, each.low_B7)), each.high_B7)
     best_B = _loss(each, _predict(each, theta_BG7)[0])[0].argmin(axis=1)
     return np.asarray(theta_BG7[np.arange(B), best_B])
 
@@ -342,7 +345,7 @@ def _descend(profiles: _Profiles, theta_B7: Floats) -> Floats:
                 return answer_B7
             rows_B, profiles, damping_B = rows_B[going_B], profiles.at(going_B), damping_B[going_B]
             theta_B7, step_B7, loss_B, curve_B78 = (x[going_B] for x in (theta_B7, step_B7, loss_B, curve_B78))
-        # A time may grow as the step says but shrink no more than tenfold: it stays positive.
+        # A time may grow as the step says but shrink no more than tenfold, and so stays positive.
         factor_B7 = np.minimum(np.maximum(1.0 - step_B7, 0.1), 1e3)
         trial_B7 = np.minimum(np.maximum(theta_B7 * factor_B7, profiles.low_B7), profiles.high_B7)
         new_loss_B, new_curve_B78 = _slope(profiles, trial_B7)
@@ -373,7 +376,7 @@ def _fit_alike(group: list[list[Point]], size: int) -> list[Fit]:
     # Points of no steps have no weight.
     padded = [points + [(*points[-1][:6], 0)] * (size - len(points)) for points in group]
     raw_7BP = np.ascontiguousarray(np.array(padded, dtype=np.float64).transpose(2, 0, 1))
-    profiles, unit_B, batch_B, seen_B4 = _profiles(raw_7BP)
+    profiles, unit_B1, batch_B1, seen_B4 = _profiles(raw_7BP)
     theta_B7 = _descend(profiles, _start(profiles))
     wrong_BQ = _loss(profiles, _predict(profiles, theta_B7)[0])[1]
     mass_BQ = profiles.told_BQ[:, :-3] * np.tile(profiles.weight_BP, 2)
@@ -382,8 +385,8 @@ def _fit_alike(group: list[list[Point]], size: int) -> list[Fit]:
     params_B7[:, 0] += params_B7[:, 0] + params_B7[:, 1] == 0.0  # a pass takes some time
     # Pollux: averaging across nodes is no better than within one, until it was seen.
     params_B7[:, 2:4] = np.where(seen_B4[:, 2:3], params_B7[:, 2:4], 1.1 * params_B7[:, 4:6])
-    params_B7[:, :6] *= unit_B[:, None]
-    params_B7[:, 1] /= batch_B
+    params_B7[:, :6] *= unit_B1
+    params_B7[:, 1:2] /= batch_B1
     return list(map(_answer, group, params_B7.tolist(), error_B.tolist(), seen_B4.tolist()))
 
 

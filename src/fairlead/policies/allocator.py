@@ -96,16 +96,22 @@ def allocate(problem: Problem) -> Answer:
     """The cheapest allocation found, and a bound."""
     if not len(problem.idle_J):
         return Answer((), 0.0, 0.0)
-    costs = _sizing_costs(problem)
+    costs = sizing_costs(problem)
     if (sizing := stays(costs)) is not None:
         where = [held if size == STAY else {} for held, size in zip(problem.held, sizing.size_J, strict=True)]
         return Answer(where, sizing.bound, sizing.bound, sizing.price_T)
     sizing = exact(costs) if costs.work <= EXACT_WORK else priced(costs)
-    where, cost = _place(problem, sizing, costs.stay_type_J)
+    where, cost = place(problem, sizing, costs.stay_type_J)
+    unchanged = float(np.where(np.isfinite(problem.stay_J), problem.stay_J, problem.idle_J).sum())
+    if unchanged <= cost:  # whatever was not found, everybody can stay
+        where, cost = (
+            [held if np.isfinite(stay) else {} for held, stay in zip(problem.held, problem.stay_J, strict=True)],
+            unchanged,
+        )
     return Answer(where, cost, sizing.bound, sizing.price_T)
 
 
-def _sizing_costs(problem: Problem) -> Costs:
+def sizing_costs(problem: Problem) -> Costs:
     """Each choice at its best placement."""
     kinds, gpus = problem.type_N.tolist(), problem.gpus_N.tolist()
     stay_type_J = np.zeros(len(problem.held), dtype=np.int64)
@@ -125,7 +131,7 @@ def _sizing_costs(problem: Problem) -> Costs:
     )
 
 
-def _place(problem: Problem, sizing: Sizing, stay_type_J: Ints) -> tuple[list[Where], float]:
+def place(problem: Problem, sizing: Sizing, stay_type_J: Ints) -> tuple[list[Where], float]:
     """Arrange one GPU type after the other; whoever is left with nothing tries the next type too."""
     where: list[Where] = [{} for _ in problem.held]
     cost = 0.0
@@ -142,7 +148,7 @@ def _place(problem: Problem, sizing: Sizing, stay_type_J: Ints) -> tuple[list[Wh
             idle_J=problem.idle_J[members],
             stay_J=np.where(stay_type_J[members] == kind, problem.stay_J[members], np.inf),
             held=[problem.held[job] for job in members.tolist()],
-            wanted_J=sizing.size_J[members],
+            wanted_J=np.where(waiting[members], 0, sizing.size_J[members]),
             gpus=np.where(problem.type_N == kind, problem.gpus_N, 0).tolist(),
             exclusive=problem.exclusive,
             most_nodes=problem.most_nodes,

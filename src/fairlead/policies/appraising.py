@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
@@ -21,9 +22,13 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Batch, Belief, Job, Observation
 from fairlead.goodput.curves import Curve, Model, curves
 from fairlead.goodput.fit import Fit, borrow, fit_many
+from fairlead.goodput.throughput import grad_time
 
 #: A job may have this many times the GPUs it, or another job of its model, was ever measured on (Pollux, section 4.2).
 GROWTH = 2
+
+#: No GPU type is more times faster than another; whoever measured that measured something else.
+UNLIKE = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Appraiser:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[object, Appraisal]] = {}
+        self._ratios: dict[tuple[str, str], tuple[Belief, dict[str, float]]] = {}
 
     def appraise(
         self, view: Snapshot, jobs: Sequence[Job], gpu_type: str, *, reach: int, lore: bool
@@ -56,23 +62,43 @@ class Appraiser:
         With `lore` what other jobs of the same model taught is used for what a job has not measured itself.
         """
         reach = 1 << max(reach - 1, 0).bit_length()  # in powers of two, so that curves serve many decisions
+        ratios = self._usual_ratios(view, gpu_type)
         found: dict[str, Appraisal] = {}
         missing: list[tuple[Job, Belief, object]] = []
         for job in jobs:
             belief = _informed(job, view.lore) if lore else job.belief
-            key: object = (belief.observations, belief.noise_scale, job.allocation.total, reach)
+            told = () if not ratios or _on(gpu_type, belief.observations) else tuple(ratios.items())
+            key: object = (belief.observations, belief.noise_scale, job.allocation.total, reach, told)
             known = self._known.get((job.id, gpu_type))
             if known is not None and known[0] == key:
                 found[job.id] = known[1]
             else:
                 missing.append((job, belief, key))
-        fresh = _appraise([(job, belief) for job, belief, _ in missing], gpu_type, reach)
+        fresh = _appraise([(job, belief) for job, belief, _ in missing], gpu_type, reach, ratios)
         for (job, _, key), appraisal in zip(missing, fresh, strict=True):
             found[job.id] = appraisal
             self._known[job.id, gpu_type] = key, appraisal
         if len(self._known) > 8 * len(view.jobs) + 64:
             self._known = {key: value for key, value in self._known.items() if key[0] in view.jobs}
         return [found[job.id] for job in jobs]
+
+    def _usual_ratios(self, view: Snapshot, gpu_type: str) -> dict[str, float]:
+        """By other GPU type: time of a pass on this one over that there, the median of the models measured on both.
+
+        To two digits: what every report changes a little should not make everything be computed anew.
+        """
+        if len(view.node_columns.gpu_types) < 2:
+            return {}
+        every: dict[str, list[float]] = {}
+        for model, belief in view.lore.items():
+            known = self._ratios.get((model, gpu_type))
+            if known is None or known[0] is not belief:
+                known = self._ratios[model, gpu_type] = belief, _ratios(belief.observations, gpu_type)
+            for other, ratio in known[1].items():
+                every.setdefault(other, []).append(ratio)
+        if len(self._ratios) > 8 * len(view.lore) + 64:
+            self._ratios = {key: value for key, value in self._ratios.items() if key[0] in view.lore}
+        return {other: float(f"{median(ratios):.2g}") for other, ratios in sorted(every.items())}
 
 
 def _informed(job: Job, lore: Mapping[str, Belief]) -> Belief:
@@ -87,10 +113,12 @@ def _informed(job: Job, lore: Mapping[str, Belief]) -> Belief:
     return replace(own, observations=own.observations + others, noise_scale=noise_scale)
 
 
-def _appraise(jobs: Sequence[tuple[Job, Belief]], gpu_type: str, reach: int) -> list[Appraisal]:
+def _appraise(
+    jobs: Sequence[tuple[Job, Belief]], gpu_type: str, reach: int, ratios: Mapping[str, float]
+) -> list[Appraisal]:
     """The jobs of which something is known, together; perfect scaling for the others."""
     known = [(job, belief) for job, belief in jobs if belief.observations]
-    fits = _fits([belief for _, belief in known], gpu_type)
+    fits = _fits([belief for _, belief in known], gpu_type, ratios)
     models = [
         Model(fit.params, belief.noise_scale or 0.0, job.spec.batch or _as_measured(belief.observations))
         for (job, belief), fit in zip(known, fits, strict=True)
@@ -123,20 +151,58 @@ def _as_measured(observations: Sequence[Observation]) -> Batch:
     return Batch(total, total)
 
 
-def _fits(beliefs: Sequence[Belief], gpu_type: str) -> list[Fit]:
-    """Each model on a GPU type; where it was never seen there, that of the type it is known best on (Sia)."""
-    own = [tuple(o for o in belief.observations if o.gpu_type == gpu_type) for belief in beliefs]
-    profiles = [mine or _best_known(belief.observations) for mine, belief in zip(own, beliefs, strict=True)]
-    return fit_many(profiles)
+def _fits(beliefs: Sequence[Belief], gpu_type: str, ratios: Mapping[str, float]) -> list[Fit]:
+    """Each model on a GPU type. Where it was not seen on several GPUs there, it is borrowed (Sia, section 3.2).
+
+    Namely that of the type it is known best on, as much slower or faster as a pass is: by the job's own measurements,
+    or else by the `ratios` of other models, or else not at all.
+    """
+    own = [_on(gpu_type, belief.observations) for belief in beliefs]
+    used = [_best_known(mine, belief.observations) for mine, belief in zip(own, beliefs, strict=True)]
+    fits = fit_many(used)
+    for place, (mine, source) in enumerate(zip(own, used, strict=True)):
+        if mine is not source:
+            ratio = _ratio(mine, fits[place]) if mine else ratios.get(source[0].gpu_type, 1.0)
+            borrowed = borrow(fits[place].params, source_grad_s=1.0, grad_s=ratio)
+            fits[place] = replace(fits[place], params=borrowed)
+    return fits
 
 
-def _best_known(observations: Sequence[Observation]) -> tuple[Observation, ...]:
-    """The observations on the GPU type that was measured most."""
+def _best_known(mine: Sequence[Observation], every: Sequence[Observation]) -> Sequence[Observation]:
+    """The observations to fit: `mine`, of the GPU type that is asked for, unless another one tells more."""
+    if any(seen.gpus > 1 for seen in mine):
+        return mine
     by_type: dict[str, list[Observation]] = {}
-    for seen in observations:
+    for seen in every:
         by_type.setdefault(seen.gpu_type, []).append(seen)
-    most = max(by_type, key=lambda gpu_type: len(by_type[gpu_type]))
-    return tuple(by_type[most])
+    if mine:
+        by_type = {name: seen for name, seen in by_type.items() if any(each.gpus > 1 for each in seen)}
+    return max(by_type.values(), key=len, default=mine)
+
+
+def _on(gpu_type: str, observations: Sequence[Observation]) -> tuple[Observation, ...]:
+    return tuple(seen for seen in observations if seen.gpu_type == gpu_type)
+
+
+def _ratios(observations: Sequence[Observation], gpu_type: str) -> dict[str, float]:
+    """Of one model, by other GPU type it was measured on: the time of a pass on this one over that there."""
+    mine = _on(gpu_type, observations)
+    others = [name for name in dict.fromkeys(seen.gpu_type for seen in observations) if mine and name != gpu_type]
+    fits = fit_many([_on(name, observations) for name in others])
+    return {name: _ratio(mine, fit) for name, fit in zip(others, fits, strict=True)}
+
+
+def _ratio(mine: Sequence[Observation], other: Fit) -> float:
+    """The median, over what was measured here, of the time of a pass here over what the same takes by another fit."""
+    usable = [seen for seen in mine if seen.step_s > seen.sync_s]
+    if not usable:
+        return 1.0
+    grad_s = [float(grad_time(other.params, max(1, seen.per_gpu_batch))) for seen in usable]
+    ratio = median(
+        (seen.step_s - seen.sync_s) / (seen.accumulation + 1) / other_s
+        for seen, other_s in zip(usable, grad_s, strict=True)
+    )
+    return min(max(ratio, 1.0 / UNLIKE), UNLIKE)
 
 
 def work_left(job: Job, lore: Mapping[str, Belief], appraisals: Mapping[str, Appraisal]) -> float | None:

@@ -215,9 +215,12 @@ class Board:
 
     def improve(self) -> None:
         """Give each job that is worse off than it should be the best of what is left or can be made free."""
-        if self._crowded:
-            self._grow()
-            return
+        if not self._crowded:
+            self._rearrange()
+        self._grow()
+        self._serve_idle()
+
+    def _rearrange(self) -> None:
         ideal = self._ideals()
         enough = GOOD_ENOUGH * sum(map(abs, ideal))
         for _ in range(ROUNDS):
@@ -332,12 +335,19 @@ class Board:
         for other in sorted(ejected, key=lambda other: (-sum(self.pool.held[other].values()), other)):
             self._put(other, *self._best_spot(other))
 
-    def _best_spot(self, job: int) -> tuple[Where, float]:
+    def _serve_idle(self) -> None:
+        """Jobs that were to have nothing, or got nothing, take what nobody else can use."""
+        for job, where in enumerate(self.where):
+            if not where and self.gaps.largest > 0:
+                self._put(job, *self._best_spot(job, most=1 << 30))
+
+    def _best_spot(self, job: int, most: int | None = None) -> tuple[Where, float]:
         """The cheapest way to serve a job that has nothing, without touching the others.
 
-        It takes no more than it should have: as long as nobody does, something is left for everyone.
+        It takes no more than `most`, or else what it should have: as long as nobody takes more than that, something is
+        left for everyone.
         """
-        row, pool, most = self._row(job), self.pool, self._wanted[job]
+        row, pool, most = self._row(job), self.pool, self._wanted[job] if most is None else most
         where, cost = NOWHERE, self._idle[job]
         if self._stay[job] < cost and self._fits(pool.held[job]):
             where, cost = pool.held[job], self._stay[job]

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.policies.allocator import EXACT_WORK, Answer, Problem, _sizing_costs
+from fairlead.policies.allocator import EXACT_WORK, Answer, Problem, sizing_costs
 from fairlead.policies.sizing import exact, priced
 
 Floats = NDArray[np.float64]
@@ -224,6 +224,6 @@ def _answer(problem: Problem, game: _Game, best_JN: Counts, cost: float) -> Answ
     for job, row_N in zip(game.mobile.tolist(), best_JN, strict=True):
         where[job] = {int(node): int(row_N[node]) for node in np.flatnonzero(row_N)}
     pinned = np.setdiff1d(np.arange(len(where)), game.mobile)
-    costs = _sizing_costs(problem)
+    costs = sizing_costs(problem)
     sizing = exact(costs) if costs.work <= EXACT_WORK else priced(costs)
     return Answer(where, cost + float(problem.stay_J[pinned].sum()), sizing.bound, sizing.price_T)

@@ -39,6 +39,7 @@ from fairlead.policies.allocator import Problem, allocate
 from fairlead.policies.appraising import Appraiser, work_left
 from fairlead.policies.explaining import weighed_reasons
 from fairlead.policies.placing import realise
+from fairlead.policies.reasons import queued_reasons
 from fairlead.policies.weighing import Choices, choices
 
 Floats = NDArray[np.float64]
@@ -60,7 +61,7 @@ class Pilot:
     adapts = "batch"
 
     #: How much jobs with little left come first: 0 not at all, 1 as if nothing else mattered.
-    hurry: float = 0.35
+    hurry: float = 0.15
     #: A job with less than this part of an equal share so far is served first; 0 guarantees nothing.
     floor: float = 0.25
     #: Use what other jobs of the same model have taught.
@@ -79,7 +80,7 @@ class Pilot:
 
     def plan(self, view: Snapshot) -> Plan:
         if not view.jobs or not any(node.open for node in view.nodes.values()):
-            return Plan(dict(view.allocations))
+            return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "by goodput"))
         options = choices(view, self._appraiser, reach=1, lore=self.lore)
         worth_J = _worth(options)
         left_J = np.array([self._left(view, j, options) for j in range(len(options.jobs))])

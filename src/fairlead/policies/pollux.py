@@ -24,6 +24,7 @@ from fairlead.policies.appraising import Appraiser
 from fairlead.policies.explaining import weighed_reasons
 from fairlead.policies.genetic import evolve
 from fairlead.policies.placing import realise
+from fairlead.policies.reasons import queued_reasons
 from fairlead.policies.weighing import Choices, choices
 
 
@@ -37,6 +38,8 @@ class Pollux:
     p: float = -1.0
     #: What a restart is taken to cost, in seconds.
     restart_s: float = 30.0
+    #: A change must promise a job at least this much more speed, beyond what its restart costs.
+    inertia: float = 0.0
     #: exact, or genetic: the paper's own search.
     search: str = "exact"
     #: Of the genetic search.
@@ -52,7 +55,7 @@ class Pollux:
     def plan(self, view: Snapshot) -> Plan:
         nodes = sum(node.open for node in view.nodes.values())
         if not view.jobs or not nodes:
-            return Plan(dict(view.allocations))
+            return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "by goodput"))
         fair = -(-sum(node.gpus for node in view.nodes.values() if node.open) // len(view.jobs))
         options = choices(view, self._appraiser, reach=fair, lore=False)
         fair_J = _fair_goodput(options, fair)
@@ -79,14 +82,15 @@ class Pollux:
         if job.attempt == 0:
             return 1.0
         age = now - job.submitted_at
-        return max(age - (job.attempt - 1) * self.restart_s, 0.0) / (age + self.restart_s)
+        return (1.0 - self.inertia) * max(age - (job.attempt - 1) * self.restart_s, 0.0) / (age + self.restart_s)
 
 
 def _fair_goodput(options: Choices, fair: int) -> np.ndarray:
-    """Goodput with the fair share, on the first GPU type, as if it were on one node; of less if that is impossible."""
+    """Goodput with the fair share, on the first GPU type and as few nodes as it takes; of less if that is impossible."""
     kind = options.gpu_types[0]
+    nodes = 1 if fair <= int(options.gpus_N.max()) else 2
     found = []
     for by_type in options.appraisals:
-        one_K = by_type[kind].curve.one_K
-        found.append(float(one_K[min(fair, len(one_K) - 1)]) or float(one_K.max()) or 1.0)
+        appraisal = by_type[kind]
+        found.append(appraisal.goodput(nodes, fair) or float(appraisal.curve.one_K.max()) or 1.0)
     return np.array(found)

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from fairlead.core.errors import InvalidPlan, InvalidSpec
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Phase, Plan
-from fairlead.policies.allocator import Answer, Problem, _place, _sizing_costs, allocate
+from fairlead.policies.allocator import Answer, Problem, allocate, place, sizing_costs
 from fairlead.policies.appraising import Appraiser
 from fairlead.policies.arranging import STAY
 from fairlead.policies.explaining import weighed_reasons
@@ -144,7 +144,8 @@ def configured(options: Choices) -> Choices:
         largest = gpus_N.max(initial=0)
         one_JTS[:, kind] *= one_TS[kind] | fewest_JS
         many_JTS[:, kind] *= many_TS[kind] | (fewest_JS & (least_J > largest)[:, None])
-    used_S = (sizes_S == 0) | ((one_JTS > 0.0) | (many_JTS > 0.0)).any(axis=(0, 1))
+    held_S = np.isin(sizes_S, [job.allocation.total for job in options.jobs])  # 0, of whoever waits, is a size too
+    used_S = (sizes_S == 0) | held_S | ((one_JTS > 0.0) | (many_JTS > 0.0)).any(axis=(0, 1))
     return replace(options, sizes_S=sizes_S[used_S], one_JTS=one_JTS[:, :, used_S], many_JTS=many_JTS[:, :, used_S])
 
 
@@ -195,9 +196,9 @@ def solve(problem: Problem, *, time_limit_s: float) -> Answer:
     """The best sizes and types as HiGHS finds them, placed as `allocator` places them; the bound is HiGHS' own."""
     if not len(problem.idle_J):
         return Answer((), 0.0, 0.0)
-    costs = _sizing_costs(problem)
+    costs = sizing_costs(problem)
     sizing = read(costs, build(costs), time_limit_s)
-    where, cost = _place(problem, sizing, costs.stay_type_J)
+    where, cost = place(problem, sizing, costs.stay_type_J)
     return Answer(where, cost, min(sizing.bound, cost), sizing.price_T)
 
 

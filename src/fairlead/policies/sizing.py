@@ -27,8 +27,8 @@ Ints = NDArray[np.int64]
 SWEEPS, SHARPER = 10, 10.0
 #: A sweep that raises the bound by less than this share of it is the last, and no price is found more precisely.
 SETTLED = 1e-5
-#: A price to begin with, and its square one that is as good as none.
-CHEAP = 1e-6
+#: A price to begin with, its square one that is as good as none, and one that nobody pays who need not.
+CHEAP, DEAR = 1e-6, 1e15
 #: Costs that differ by no more than this share are equal.
 EQUAL = 1e-9
 
@@ -93,7 +93,7 @@ def stays(costs: Costs) -> Sizing | None:
 def exact(costs: Costs) -> Sizing:
     """For one GPU type: least_C, the least cost of the jobs so far on at most C GPUs, one job after the other."""
     jobs, capacity = len(costs.idle_J), int(costs.capacity_T[0])
-    most = min(int(costs.sizes_S[-1]), capacity)
+    most = min(max(int(costs.sizes_S[-1]), int(costs.stay_gpus_J.max(initial=0))), capacity)
     usable = costs.sizes_S <= most
     row_JK = np.full((jobs, most + 1), np.inf)
     row_JK[:, costs.sizes_S[usable]] = costs.cost_JTS[:, 0, usable]
@@ -137,18 +137,39 @@ def priced(costs: Costs) -> Sizing:
 
 
 def _prices(costs: Costs) -> tuple[Floats, float]:
-    """Prices that (nearly) maximise the bound, and the bound."""
+    """Prices that (nearly) maximise the bound, and the bound.
+
+    One type after the other, and then all together: where types can replace each other, none can become dearer alone.
+    """
     price_T = np.zeros(len(costs.capacity_T))
     bound = _dual(costs, price_T)
+    best_T, best = price_T, bound
     precision = SETTLED if len(price_T) == 1 else 0.1
     for _ in range(SWEEPS):
         for kind in range(len(price_T)):
             price_T[kind] = _clearing_price(costs, price_T, kind, precision)
-        before, bound = bound, max(bound, _dual(costs, price_T))
+        if len(price_T) > 1:
+            price_T = _raised(costs, price_T, np.ones(len(price_T)), precision)
+            price_T = _raised(costs, price_T, price_T / max(CHEAP, price_T.max()), precision)
+        before, bound = bound, _dual(costs, price_T)
+        if bound > best:
+            best_T, best = price_T.copy(), bound
         if precision <= SETTLED and bound - before <= SETTLED * abs(bound):
             break
         precision = max(SETTLED, precision / SHARPER)
-    return price_T, bound
+    return best_T, best
+
+
+def _raised(costs: Costs, price_T: Floats, along_T: Floats, precision: float) -> Floats:
+    """The prices moved up along a direction as long as the bound rises: its slope is what is wanted too much."""
+
+    def enough(step: float) -> bool:
+        type_J, size_J = _choices(costs, price_T + step * along_T)
+        return float(along_T @ (_used(costs, type_J, size_J) - costs.capacity_T)) <= 0.0
+
+    if not along_T.any() or enough(0.0):
+        return price_T
+    return price_T + _crossing(enough, max(CHEAP, precision * float(price_T.max())), precision) * along_T
 
 
 def _dual(costs: Costs, price_T: Floats) -> float:
@@ -194,7 +215,7 @@ def _crossing(enough: Callable[[float], bool], guess: float, precision: float) -
         while enough(low := low / (1.0 + step)) and low > CHEAP * CHEAP:
             high, step = low, 4.0 * step
     else:
-        while not enough(high := high * (1.0 + step)):
+        while not enough(high := high * (1.0 + step)) and high < DEAR:
             low, step = high, 4.0 * step
     while high - low > precision * high:
         middle = 0.5 * (low + high)
@@ -254,12 +275,12 @@ def _trim(costs: Costs, type_J: Ints, size_J: Ints) -> None:
 
 
 def _fill(costs: Costs, type_J: Ints, size_J: Ints) -> None:
-    """GPUs that are left go to whoever gains most per GPU, a few rounds of them."""
+    """GPUs that are left go to whoever gains most per GPU, also from another type, a few rounds of them."""
     for kind in range(len(costs.capacity_T)):
         for _ in range(4):
             left = int(costs.capacity_T[kind] - _used(costs, type_J, size_J)[kind])
-            members = np.flatnonzero((type_J == kind) | (size_J == 0))
-            if left <= 0 or not len(members):
+            members = np.arange(len(type_J))
+            if left <= 0:
                 break
             dearer_MS, more_MS = _steps(costs, type_J, size_J, members, kind)
             gain_MS = np.zeros(dearer_MS.shape)
@@ -283,4 +304,5 @@ def _steps(costs: Costs, type_J: Ints, size_J: Ints, members: Ints, kind: int) -
     cost_MS = costs.cost_JTS[members, kind]
     cost_MS[:, 0] = costs.idle_J[members]
     now_M = _paid(costs, type_J, size_J)[members]
-    return cost_MS - now_M[:, None], costs.sizes_S - _gpus(costs, size_J)[members, None]
+    gpus_M = np.where(type_J[members] == kind, _gpus(costs, size_J)[members], 0)
+    return cost_MS - now_M[:, None], costs.sizes_S - gpus_M[:, None]

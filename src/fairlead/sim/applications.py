@@ -229,7 +229,7 @@ APPLICATIONS: dict[str, Application] = {
             noise_scale=(2.0e2, 4.0e3),
         ),
         # A recommender, like neural collaborative filtering on MovieLens. Its steps take milliseconds: averaging over
-        # several GPUs never pays. 0.012 GPU-hours.
+        # several GPUs never pays. 0.015 GPU-hours.
         Application(
             "recommender",
             _on_every_type(ThroughputParams(0.0070, 6.3e-7, 0.015, 0.00054, 0.0032, 0.0012, 1.0)),

@@ -24,6 +24,8 @@ from fairlead.core.messages import (
     JobSubmitted,
     NodeJoined,
     NodeLost,
+    Release,
+    Rent,
     Resize,
     Start,
     Tick,
@@ -51,6 +53,7 @@ class SimBackend:
         interference: float = 0.0,
         report_every_s: float = 0.0,
         retune_every_s: float = 30.0,
+        provision_s: float = 0.0,
         patience: int = 1000,
     ) -> None:
         """
@@ -58,19 +61,23 @@ class SimBackend:
         report_every_s: running jobs report this often; 0 means only when their batch size or speed changes.
         retune_every_s: jobs that tune their batch do so at every multiple of this, besides whenever their pace changes
             by itself; 0 means only then.
+        provision_s: a node that is rented joins after so long. It is paid for from then on.
         patience: give up after so many idle ticks in a row, or so many starts (and ten a job) that were aborted.
         """
         if not 0.0 <= interference < 1.0:
             raise InvalidSpec(f"interference is {interference}; expected a share of speed from 0 to below 1")
         if not 0.0 <= retune_every_s < math.inf:
             raise InvalidSpec(f"retune_every_s is {retune_every_s}; expected a finite number of at least 0")
+        if not 0.0 <= provision_s < math.inf:
+            raise InvalidSpec(f"provision_s is {provision_s}; expected a finite number of at least 0")
         self.now = 0.0
-        self._interference, self._patience = interference, patience
+        self._interference, self._patience, self._provision_s = interference, patience, provision_s
         self._report_every_s, self._retune_every_s = report_every_s, retune_every_s
         self._tells_checkpoints = bool(outages)  # nobody wants to know while nothing can be lost
         _check_names("jobs", [job.spec.id for job in jobs])
         _check_names("nodes", [node.id for node in nodes])
         self._nodes = {node.id: node for node in nodes}
+        self._absent: dict[str, float] = {}  # released nodes, and when each will join; inf if it was not rented
         self._jobs: dict[str, Attempt] = {job.spec.id: Attempt(job) for job in jobs}
         self._idle_ticks = 0  # ticks of an empty world, in a row
         self._aborted = 0  # stops of jobs that had not begun to train, in a row
@@ -109,6 +116,15 @@ class SimBackend:
         return events
 
     def execute(self, command: Command) -> None:
+        if isinstance(command, Release):
+            self._absent[command.node] = math.inf
+            return
+        if isinstance(command, Rent):
+            joins_at = self._absent[command.node] = self.now + self._provision_s
+            self._pushed += 1
+            joined = NodeJoined(joins_at, self._nodes[command.node])
+            heapq.heappush(self._heap, (joins_at, False, self._pushed, joined, "", 0))
+            return
         job = self._jobs[command.job]
         costs = job.job.costs
         if isinstance(command, Start):
@@ -154,6 +170,8 @@ class SimBackend:
 
     def _happen(self, what: Event | str, job_id: str, version: int) -> None:
         if not isinstance(what, str):
+            if self._is_moot(what):
+                return
             self._idle_ticks = self._aborted = 0
             self._meet(what)
             self._outbox.append(what)
@@ -190,9 +208,17 @@ class SimBackend:
             if job.allocation:
                 self._enter(job)
 
+    def _is_moot(self, event: Event) -> bool:
+        """An outage, or the end of one, of a node that was released: the machine does not exist."""
+        if isinstance(event, NodeLost):
+            return event.node in self._absent
+        return isinstance(event, NodeJoined) and event.at < self._absent.get(event.node.id, -math.inf)
+
     def _meet(self, event: Event) -> None:
         """What an outside event does to the jobs in this world."""
-        if isinstance(event, JobCancelled) and (job := self._jobs.get(event.job)) is not None:
+        if isinstance(event, NodeJoined):
+            self._absent.pop(event.node.id, None)
+        elif isinstance(event, JobCancelled) and (job := self._jobs.get(event.job)) is not None:
             job.cancelled = True
             if event.job not in self._alive:
                 del self._jobs[event.job]

@@ -75,6 +75,8 @@ class Experiment:
     in_place: bool = False
     #: Jobs that tune their batch do so at every multiple of this; 0 means only when something else changes.
     retune_every_s: float = 30.0
+    #: A node that the policy rents joins after so long, and costs from then on.
+    provision_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ def run_experiment(
         interference=experiment.interference,
         report_every_s=experiment.report_every_s,
         retune_every_s=experiment.retune_every_s,
+        provision_s=experiment.provision_s,
     )
     watched, state = _Watched(policy, backend, world.nodes), State()
     journal = MemoryJournal() if journal is None else journal

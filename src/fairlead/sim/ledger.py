@@ -31,6 +31,8 @@ from fairlead.core.messages import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    Release,
+    Rent,
     Resize,
     Start,
     Stop,
@@ -70,6 +72,7 @@ class Ledger:
         self._first_submission: float | None = None
         self._last_active = 0.0
         self._in_use = self._gpus = self._queued = self._running = self._requested = self._stranded = 0
+        self._healthy = 0
         self._price_per_hour = 0.0
         self._row: tuple[float, ...] = ()
         self._rows = array("d")
@@ -83,6 +86,8 @@ class Ledger:
             Stop: self._stop,
             NodeJoined: self._join,
             NodeLost: self._lose,
+            Release: self._lose,
+            Rent: lambda _: None,
             NodeDrained: lambda _: None,
             Tick: lambda _: None,
             **dict.fromkeys((JobStarted, JobReported, JobRescaled, JobStopped, JobExited), self._follow),
@@ -108,8 +113,8 @@ class Ledger:
         self._write_row()
 
     def timeline(self) -> Timeline:
-        times, in_use, gpus, queued, running, requested, stranded, price = (
-            np.frombuffer(self._rows, dtype=np.float64).reshape(-1, 8).T
+        times, in_use, gpus, queued, running, requested, stranded, healthy, price = (
+            np.frombuffer(self._rows, dtype=np.float64).reshape(-1, 9).T
         )
         gpu_keys = np.frombuffer(self._segment_gpus, dtype=np.int64)
         start_s = self.now if self._first_submission is None else self._first_submission
@@ -121,6 +126,7 @@ class Ledger:
             running=running,
             requested=requested,
             stranded=stranded,
+            healthy_nodes=healthy,
             price_per_hour=price,
             start_s=start_s,
             end_s=max(start_s, self._last_active),
@@ -309,7 +315,7 @@ class Ledger:
             place.node = event.node
         self._count(place, 1)
 
-    def _lose(self, event: NodeLost) -> None:
+    def _lose(self, event: NodeLost | Release) -> None:
         place = self._places.get(event.node)
         if place is None:
             raise InvalidSpec(f"the journal loses node {event.node!r} before it joined; measure a whole journal")
@@ -323,6 +329,7 @@ class Ledger:
     def _count(self, place: _Place, sign: int) -> None:
         """Add a node to what the cluster offers, or take it away."""
         if place.node.healthy:
+            self._healthy += sign
             self._gpus += sign * place.node.gpus
             self._stranded += sign * place.stranded
             self._price_per_hour += sign * place.node.price_per_hour
@@ -331,7 +338,7 @@ class Ledger:
 
     def _write_row(self) -> None:
         counts = (self._in_use, self._gpus, self._queued, self._running, self._requested, self._stranded)
-        row = (*counts, self._price_per_hour)
+        row = (*counts, self._healthy, self._price_per_hour)
         if row != self._row:
             self._row = row
             self._rows.append(self.now)

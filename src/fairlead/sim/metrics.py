@@ -103,6 +103,7 @@ class Metrics:
     rescales: int
     deadline_jobs: int
     deadline_misses: int
+    node_hours: float
     cost: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -241,6 +242,7 @@ def _summary(jobs: Sequence[JobOutcome], lives: Sequence[Life], timeline: Timeli
         rescales=sum(job.rescales for job in jobs),
         deadline_jobs=sum(job.deadline is not None for job in jobs),
         deadline_misses=sum(job.deadline_missed for job in jobs),
+        node_hours=timeline.integral(timeline.healthy_nodes) / _HOUR_S,
         cost=timeline.integral(timeline.price_per_hour) / _HOUR_S,
     )
 

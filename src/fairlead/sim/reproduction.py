@@ -189,7 +189,7 @@ class PolluxData:
         return chosen
 
 
-def read_pollux(directory: Path | None) -> PolluxData:
+def read_pollux_data(directory: Path | None) -> PolluxData:
     """Look at a directory of the artifact's data; InvalidSpec says what is missing and where to get it."""
     if directory is None:
         raise InvalidSpec(f"name the paper's data with --data DIR; it does not come with Fairlead but from {SOURCE}")

@@ -45,6 +45,7 @@ class Timeline:
     requested: Floats
     #: Idle GPUs of healthy nodes on which another GPU is in use.
     stranded: Floats
+    healthy_nodes: Floats
     price_per_hour: Floats
     #: What is measured: from the first submission to the last moment at which a job ended or held a GPU.
     start_s: float

@@ -71,6 +71,7 @@ def check_equal(view: Snapshot, one: Plan, other: Plan) -> None:
         "packed": lambda plan: plan.packed,
         "bound": lambda plan: plan.bound,
         "review_at": lambda plan: plan.review_at,
+        "nodes": lambda plan: plan.nodes,
     }
     for what, of in kinds.items():
         if of(one) != of(other):
@@ -99,6 +100,8 @@ def _facts(view: Snapshot) -> dict[str, object]:
         "allocations": repr(view.allocations),
         "assigned": repr(view.assigned),
         "held": repr(view.held),
+        "released": view.released,
+        "coming": view.coming,
         "cancelled": repr(view.cancelled),
     }
     for name in ("columns", "node_columns"):

@@ -21,6 +21,8 @@ from fairlead.core.messages import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    Release,
+    Rent,
     Resize,
     Start,
     Stop,
@@ -33,8 +35,11 @@ from fairlead.core.types import NOTHING, Allocation, Job, JobSpec, Node, Phase
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+#: What may happen to a node.
+NODE_KINDS = ("lose", "join", "drain", "open", "release", "rent")
+
 #: What may happen next. `go` lets a job take the next step of its life; the others disturb it.
-KINDS = ("submit", "go", "wait", "stop", "resize", "cancel", "fail", "lose", "join", "drain", "open")
+KINDS = ("submit", "go", "wait", "stop", "resize", "cancel", "fail", *NODE_KINDS)
 
 GPU_TYPES = ("a100", "v100", "k80")
 
@@ -87,7 +92,7 @@ class _Past:
         elif step.kind == "submit":
             if self._waiting:
                 self.state.apply(JobSubmitted(self.now, self._waiting.pop(0)))
-        elif step.kind in ("lose", "join", "drain", "open"):
+        elif step.kind in NODE_KINDS:
             if self._nodes:
                 self._disturb(step.kind, self._nodes[step.which % len(self._nodes)])
         elif able := [job for job in self.state.live.values() if self._is_able(step, job)]:
@@ -99,6 +104,12 @@ class _Past:
                 self.state.apply(NodeLost(self.now, node.id))
             case "join":
                 self.state.apply(NodeJoined(self.now, node))
+            case "release":
+                if self.state.nodes[node.id].healthy and not self.state.snapshot().held.get(node.id):
+                    self.state.issue(Release(self.now, node.id))
+            case "rent":
+                if node.id in self.state.released:
+                    self.state.issue(Rent(self.now, node.id))
             case _:
                 self.state.apply(NodeDrained(self.now, node.id, kind == "drain"))
 

@@ -103,6 +103,7 @@ TABLE: tuple[tuple[str, tuple[Row, ...]], ...] = (
             Row("gpu_h_restart", "GPU-hours, restarting", hint="held while starting, rescaling or stopping"),
             Row("gpu_h_lost", "GPU-hours, lost to faults", number, optional=True),
             Row("gpu_h_idle", "GPU-hours, idle", number),
+            Row("node_hours", "node-hours", number, hint="of healthy nodes, idle or not"),
             Row("cost", "cost", number, optional=True, hint="price of every healthy node, idle or not"),
         ),
     ),

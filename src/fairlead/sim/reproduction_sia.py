@@ -1,0 +1,256 @@
+"""Sia (Jayaram Subramanya et al., SOSP '23): three types of GPUs, rerun next to the paper's headline figures.
+
+What it has in common with other papers is in `reproduction.py`. The authors' data is used if it is there. Without it,
+jobs of the built-in applications come as often and in about the mix of the paper's workloads. These are other jobs on
+other GPUs than the paper's: of the published figures only the ratio between two policies compares with ours.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.goodput.tune import best_batch
+from fairlead.plugins import make_policy
+from fairlead.sim.applications import APPLICATIONS, DEFAULT_TYPE
+from fairlead.sim.cluster import parse_cluster
+from fairlead.sim.experiment import Experiment, Result
+from fairlead.sim.reproduction import AS_PUBLISHED, Published, Rerun, Rules, Variant, pollux_rules
+from fairlead.sim.traces.canonical import to_jsonl
+from fairlead.sim.traces.generate import Workload, generate
+from fairlead.sim.traces.record import Trace, TraceJob
+from fairlead.sim.traces.table import listed
+from fairlead.sim.typed import typed_applications_in
+
+CLUSTER, CADENCE, RESTART_S, JOBS = "t4=6x4,rtx=3x8,a100=2x8", "60s", 30.0, 160
+
+POLICIES = ("sia", "pollux", "pilot", "tiresias")
+
+_HOUR_S = 3600.0
+
+#: Mean and 99th percentile of the completion times, on the paper's cluster and its workloads from Philly's trace.
+PUBLISHED: Mapping[str, tuple[float, float]] = {
+    "sia": (0.6 * _HOUR_S, 9.5 * _HOUR_S),
+    "pollux": (1.0 * _HOUR_S, 14.9 * _HOUR_S),
+    "gavel": (1.9 * _HOUR_S, 30.0 * _HOUR_S),
+}
+PUBLISHED_ON = "the paper's Philly workloads: compare ratios only"
+
+SOURCE = """\
+the SOSP '23 artifact of Sia: https://github.com/siasosp23/artifacts. Expected is its directory sia-simulator, with
+  workloads/<trace>/workload-N.csv         philly, saturn (Helios) and newtrace there
+  traces/<application>/placements-<type>.csv, scalability-<type>.csv, validation-<batch>.csv"""
+
+# -- the generated workload ------------------------------------------------------------------------------------------
+
+#: Of the paper's jobs, by the built-in application of that kind: ResNet-18, DeepSpeech2, BERT, YOLOv3 and ResNet-50.
+SHARES = {
+    "small-cnn": 0.82,
+    "speech-recogniser": 0.07,
+    "language-model": 0.045,
+    "object-detector": 0.035,
+    "large-cnn": 0.03,
+}
+RATE_PER_H = 20.0
+#: Users ask for numbers of GPUs at which a job reaches this part of perfect scaling, on nodes of four (TunedJobs).
+SCALING, NODE_GPUS = (0.5, 0.8), 4
+
+
+def sia_trace(*, seed: int, jobs: int, most: int) -> Trace:
+    """Arrivals as `traces.generate` makes them, applications by SHARES; nobody asks for more than `most` GPUs."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(list(SHARES), size=jobs, p=list(SHARES.values())).tolist()
+    made = generate(Workload(jobs=jobs, rate_per_h=RATE_PER_H, seed=seed))
+    return replace(
+        made,
+        jobs=tuple(
+            _asking(job, model, *wishes[int(rng.integers(len(wishes)))])
+            for job, model in zip(made.jobs, drawn, strict=True)
+            if (wishes := tuned_wishes(model, most))
+        ),
+        source=f"generated for Sia with seed {seed}",
+    )
+
+
+def _asking(job: TraceJob, model: str, gpus: int, batch: int) -> TraceJob:
+    name = f"{model}-{job.id}"
+    return replace(job, name=name, model=model, gpus=gpus, gpus_min=gpus, gpus_max=gpus, batch=batch, duration_s=None)
+
+
+@lru_cache(maxsize=256)
+def tuned_wishes(model: str, most: int) -> tuple[tuple[int, int], ...]:
+    """(GPUs, batch) that a careful user may ask for: the best batch, and neither few GPUs nor badly used ones."""
+    app = APPLICATIONS[model]
+    params, noise = app.params[DEFAULT_TYPE], app.noise_in(app.regimes // 2)
+    single = best_batch(params, noise, 1, 1, app.batch)[2]
+    wishes, better = [], []
+    for gpus in (1, *range(2, most + 1, 2)):
+        m, s, goodput = best_batch(params, noise, -(-gpus // NODE_GPUS), gpus, app.batch)
+        scaling, wish = goodput / single / gpus, (gpus, gpus * m * (s + 1))
+        if SCALING[0] <= scaling <= SCALING[1]:
+            wishes.append(wish)
+        elif scaling > SCALING[1]:
+            better.append(wish)
+    return tuple(wishes) or (better[-1],)  # one that scales better than that takes what it can get
+
+
+# -- the authors' data -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SiaData:
+    """What lies in a directory laid out as SOURCE says."""
+
+    directory: Path
+    #: By name, `philly/1`, in order.
+    workloads: Mapping[str, Path]
+
+    @property
+    def profiles(self) -> Path:
+        return self.directory / "traces"
+
+    def choose(self, names: Sequence[str]) -> dict[str, Path]:
+        """Those workloads; a number alone is Philly's. For none, all of Philly's, or all if there are none of it."""
+        named = [f"philly/{name}" if name.isdigit() else name for name in names]
+        named = named or [name for name in self.workloads if name.startswith("philly/")] or list(self.workloads)
+        for name in named:
+            if name not in self.workloads:
+                raise InvalidSpec(
+                    f"{self.directory / 'workloads'} has no workload {name!r}; it has {listed(list(self.workloads))}"
+                )
+        return {name: self.workloads[name] for name in dict.fromkeys(named)}
+
+
+def read_sia_data(directory: Path) -> SiaData:
+    """Look at a directory of the artifact's data; InvalidSpec says what is missing and where to get it."""
+    if not directory.is_dir():
+        raise InvalidSpec(f"there is no directory {directory}; the data comes from {SOURCE}")
+    found: dict[tuple[str, int], Path] = {}
+    for path in (directory / "workloads").rglob("workload-*.csv"):
+        if number := re.fullmatch(r"workload-(\d{1,9})\.csv", path.name):
+            found[path.parent.relative_to(directory / "workloads").as_posix(), int(number[1])] = path
+    if not found or next(typed_applications_in(directory / "traces"), None) is None:
+        lacks = "traces/<application>/placements-<type>.csv" if found else "workloads/<trace>/workload-N.csv"
+        there = listed(sorted(path.name for path in directory.iterdir()))
+        raise InvalidSpec(f"{directory} has no {lacks}; it has {there}. The data comes from {SOURCE}")
+    return SiaData(directory, {f"{family}/{number}": path for (family, number), path in sorted(found.items())})
+
+
+# -- the experiment --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SiaRerun:
+    """A policy on a workload, and what was published of that policy on another one."""
+
+    workload: str
+    variant: Variant
+    result: Result
+    #: Mean JCT of sia on this workload; None if it did not run, or did not finish.
+    sia_s: float | None
+
+    @property
+    def published(self) -> Published | None:
+        told = PUBLISHED.get(self.variant.against)
+        return None if told is None else Published(told[0])
+
+    @property
+    def jct_mean_s(self) -> float | None:
+        return self._rerun.jct_mean_s
+
+    @property
+    def ratio(self) -> float | None:
+        """Mean JCT over that of sia on the same workload."""
+        return self._rerun.ratio
+
+    @property
+    def published_ratio(self) -> float | None:
+        return None if self.published is None else self.published.jct_mean_s / PUBLISHED["sia"][0]
+
+    @property
+    def _rerun(self) -> Rerun:
+        return Rerun(0, self.variant, self.result, None, self.sia_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As of any other rerun. The published figures are of another workload, so nothing is reduced against them."""
+        told = PUBLISHED.get(self.variant.against)
+        row = self._rerun.to_dict() | {
+            "workload": self.workload,
+            "published_policy": None if told is None else self.variant.against,
+            "published_jct_mean_s": None if told is None else told[0],
+        }
+        added = {
+            "published_jct_p99_s": None if told is None else told[1],
+            "published_on": None if told is None else PUBLISHED_ON,
+            "ratio_to_sia": self.ratio,
+            "published_ratio_to_sia": self.published_ratio,
+        }
+        return row | added
+
+
+def sia_rules(*, cluster: str, jobs: int | None) -> Rules:
+    """The paper's rounds of a minute, and restarts of 30 seconds."""
+    return pollux_rules(cluster=cluster, cadence=CADENCE, restart_s=RESTART_S, jobs=jobs)
+
+
+def sia_variants(names: Sequence[str], rules: Rules) -> list[Variant]:
+    """Policies by name or with options; tiresias as Pollux's artifact has it."""
+    variants = []
+    for name in names:
+        policy = AS_PUBLISHED.get(name, name)
+        make_policy(policy)
+        variants.append(Variant(name, policy, rules, name.partition(":")[0]))
+    return variants
+
+
+def write_workloads(directory: Path, seeds: Sequence[int], *, jobs: int, cluster: str) -> dict[str, Path]:
+    """Generated workloads as files, by name: `seed 0`."""
+    total: dict[str, int] = {}
+    for node in parse_cluster(cluster):
+        total[node.gpu_type] = total.get(node.gpu_type, 0) + node.gpus
+    found = {}
+    for seed in seeds:
+        path = directory / f"sia-seed-{seed}.jsonl"
+        path.write_text(to_jsonl(sia_trace(seed=seed, jobs=jobs, most=min(total.values()))), encoding="utf-8")
+        found[f"seed {seed}"] = path
+    return found
+
+
+def sia_experiment(path: Path, variant: Variant, *, data: SiaData | None) -> Experiment:
+    """With the authors' data restarts take as long as they measured for each model (`default` costs)."""
+    rules = variant.rules
+    return Experiment(
+        trace=str(path),
+        policy=variant.policy,
+        cluster=rules.cluster,
+        format=None if data is None else "pollux",
+        profiles=None if data is None else str(data.profiles),
+        cadence=rules.cadence,
+        costs=rules.costs if data is None else "default",
+        jobs=rules.jobs,
+        estimates="none",  # nobody promises a run time in the paper
+        retune_every_s=rules.retune_every_s,
+    )
+
+
+def sia_reruns(workloads: Sequence[str], variants: Sequence[Variant], results: Sequence[Result]) -> list[SiaRerun]:
+    """Results in the order of the workloads, each with all variants."""
+    reruns = []
+    for place, workload in enumerate(workloads):
+        here = results[place * len(variants) : (place + 1) * len(variants)]
+        means = {
+            variant.label: None if result.measured.summary.unfinished else result.measured.summary.jct_mean_s
+            for variant, result in zip(variants, here, strict=True)
+        }
+        sia_s = means.get("sia")
+        known = sia_s if sia_s is not None and 0.0 < sia_s < math.inf else None
+        reruns += [SiaRerun(workload, variant, result, known) for variant, result in zip(variants, here, strict=True)]
+    return reruns
