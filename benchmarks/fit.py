@@ -1,10 +1,10 @@
-"""What a fit of the throughput model costs and how good it is, against scipy's L-BFGS-B. Prints figures; asserts nothing.
+"""What a fit of the throughput model costs and how good it is, against L-BFGS-B. Prints figures; asserts nothing.
 
     python benchmarks/fit.py [speed|quality ...] [--data DIR] [-o table|json]
 
 speed    CPU per fit: `fit` one by one, `fit_many` of all, and L-BFGS-B on the same loss from Pollux's start
-quality  the loss against the best that L-BFGS-B finds from several starts, and the error at configurations never seen of
-         our fit, of that best, and of the best fit of Pollux's own loss (measured profiles need --data)
+quality  the loss against the best that L-BFGS-B finds from several starts, and the error at configurations never
+         seen of our fit, of that best, and of the best fit of Pollux's own loss (measured profiles need --data)
 
 Runs with one BLAS thread: on a busy machine L-BFGS-B's threads spend most of their time waiting for one another.
 """
@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,8 @@ class Reference:
         times, gamma = np.exp(x_7[:6]), min(max(float(np.exp(x_7[6])), 1.0), GAMMA_MAX)
         if not self.sync_4P[0].any():
             times[2:4] = np.maximum(times[2:4], 1.1 * times[4:6])
-        return ThroughputParams(*times.tolist(), gamma)
+        alpha_c, beta_c, alpha_n, beta_n, alpha_r, beta_r = times.tolist()
+        return ThroughputParams(alpha_c, beta_c, alpha_n, beta_n, alpha_r, beta_r, gamma)
 
     def of(self, params: ThroughputParams) -> float:
         theta = [getattr(params, name) for name in params.__slots__]
@@ -138,8 +140,9 @@ def synthetic(jobs: int, points: int, noise: float) -> list[tuple[Profile, Profi
         alpha_c, alpha_r = np.exp(rng.normal(-3.0, 1.0)), np.exp(rng.normal(-3.0, 1.0))
         alpha_n = alpha_r * np.exp(rng.uniform(0.0, 2.0))
         growth_n, growth_r = rng.choice([0.0, 0.02, 0.1, 0.3], 2)
-        six = alpha_c, alpha_c * np.exp(rng.normal(-3.0, 1.0)), alpha_n, alpha_n * growth_n, alpha_r, alpha_r * growth_r
-        params = ThroughputParams(*map(float, six), float(rng.choice([1.0, 1.5, 2.0, 3.0, 5.0, 8.0])))
+        seven = np.array([alpha_c, alpha_c * np.exp(rng.normal(-3.0, 1.0)), alpha_n, alpha_n * growth_n, alpha_r, 0, 0])
+        seven[5:] = alpha_r * growth_r, rng.choice([1.0, 1.5, 2.0, 3.0, 5.0, 8.0])
+        params = ThroughputParams(*seven.tolist())
         chosen = set(rng.choice(len(configurations), points, replace=False).tolist())
         seen: Profile = []
         unseen: Profile = []
@@ -207,12 +210,10 @@ def speed(_: Path) -> list[dict[str, Any]]:
     rows = []
     for points in (3, 10, 30):
         profiles = [seen for seen, _ in synthetic(JOBS, points, 0.05)]
-        one = float(np.mean([cpu_us(lambda profile=profile: fit(profile), 10) for profile in profiles]))
-        many = cpu_us(lambda: fit_many(profiles), 10) / JOBS
         references = [Reference(profile, our_loss) for profile in profiles[:20]]
-        scipy = float(
-            np.mean([cpu_us(lambda reference=reference: reference.minimum(1), 2) for reference in references])
-        )
+        one = float(np.mean([cpu_us(partial(fit, profile), 10) for profile in profiles]))
+        many = cpu_us(partial(fit_many, profiles), 10) / JOBS
+        scipy = float(np.mean([cpu_us(partial(reference.minimum, 1), 2) for reference in references]))
         rows.append(
             {
                 "case": f"speed {points} points",

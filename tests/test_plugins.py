@@ -11,8 +11,10 @@ import pytest
 
 from fairlead.core.errors import FairleadError, InvalidSpec
 from fairlead.core.loop import Policy
-from fairlead.plugins import GROUP, POLICIES, did_you_mean, find_policy, make_policy
+from fairlead.plugins import GROUP, POLICIES, did_you_mean, find_policy, make_policy, settable
+from fairlead.policies.autoscale import Autoscale
 from fairlead.policies.fifo import Fifo
+from fairlead.policies.pollux import Pollux
 from fairlead.policies.tiresias import Tiresias
 from fairlead.testing import job, make_view, placement
 
@@ -104,7 +106,9 @@ def test_each_call_makes_a_policy_of_its_own() -> None:
 )
 def test_a_wrong_name_gets_a_suggestion_and_the_list(wrong: str, meant: str) -> None:
     message = refusal(wrong)
-    assert message.startswith(f"there is no policy {wrong!r}; did you mean {meant!r}? Known are autoscale, backfill, easy, ")
+    assert message.startswith(
+        f"there is no policy {wrong!r}; did you mean {meant!r}? Known are autoscale, backfill, easy, "
+    )
     assert all(name in message for name in POLICIES)
 
 
@@ -299,3 +303,84 @@ def test_an_installed_name_that_leads_nowhere_is_told(install: Install, point: s
 
 def test_every_refusal_is_the_users_to_mend() -> None:
     assert issubclass(InvalidSpec, FairleadError)
+
+
+# -- middleware ----------------------------------------------------------------------------------------------------
+
+WEARER = """
+from dataclasses import dataclass
+from fairlead.core.loop import Policy
+from fairlead.core.types import Plan
+
+@dataclass(frozen=True)
+class Coat:
+    inner: Policy
+    size: float = 1.0
+    wears = True
+
+    def plan(self, view):
+        return self.inner.plan(view)
+
+class Cloak:
+    wears = True
+
+    def __init__(self, inner=None):
+        self.inner = inner
+
+    def plan(self, view):
+        return Plan()
+"""
+
+
+def test_a_policy_wears_what_stands_after_the_plus() -> None:
+    assert make_policy("autoscale") == Autoscale(Pollux())
+    assert make_policy("autoscale+fifo") == make_policy("autoscale:+fifo:") == Autoscale(Fifo())
+    worn = make_policy("autoscale:low=0.4,high=0.7,least=2+pollux:p=-2,restart_s=1e+2")
+    assert worn == Autoscale(Pollux(p=-2.0, restart_s=100.0), low=0.4, high=0.7, least=2)
+    assert make_policy("autoscale:patience_s=1e+2+fifo") == Autoscale(Fifo(), patience_s=100.0)
+
+
+def test_wearing_goes_from_right_to_left() -> None:
+    assert make_policy("autoscale:least=2+autoscale:least=3+fifo") == Autoscale(Autoscale(Fifo(), least=3), least=2)
+
+
+def test_wearer_and_worn_can_come_from_files(write: Write) -> None:
+    coat = f"{write(WEARER, 'wearer.py')}:Coat"
+    assert make_policy(f"{coat}:size=1e+3+{write()}:Mine:count=3").inner.count == 3  # type: ignore[attr-defined]
+    assert make_policy(f"{coat}+fifo").size == 1.0  # type: ignore[attr-defined]
+    assert make_policy(f"autoscale+{coat}+fifo").inner.inner == Fifo()  # type: ignore[attr-defined]
+    assert make_policy(f"{coat.replace('Coat', 'Cloak')}+fifo").inner == Fifo()  # type: ignore[attr-defined]
+
+
+def test_a_plus_in_the_name_of_a_directory_is_no_wearing(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "a+b").mkdir()
+    assert make_policy(f"{write(OWN, 'a+b/own.py')}:Mine:count=3").count == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("fifo+pollux", "policy 'fifo+pollux': fifo wears no other policy; leave out the +"),
+        ("autoscal+pollux", "there is no policy 'autoscal'; did you mean 'autoscale'?"),
+        ("autoscale+polux", "there is no policy 'polux'; did you mean 'pollux'?"),
+        ("autoscale+", "there is no policy ''"),
+        ("autoscale:leas=2+pollux", "policy 'autoscale:leas=2+pollux' has no option 'leas'; did you mean 'least'?"),
+        ("autoscale:inner=fifo", "has no option 'inner'"),
+        ("autoscale:least=0+fifo", "autoscale: least is 0 and most None; expected 1 <= least <= most"),
+        ("autoscale:least=3,most=2", "autoscale: least is 3 and most 2; expected 1 <= least <= most"),
+        ("autoscale:low=0.7", "autoscale: low is 0.7 and high 0.65; expected 0 <= low < high"),
+        ("autoscale:patience_s=0", "autoscale: patience_s is 0.0; expected a positive number of seconds"),
+    ],
+)
+def test_what_cannot_be_worn_is_told(text: str, expected: str) -> None:
+    assert expected in refusal(text)
+
+
+def test_a_wearer_without_a_default_needs_something_to_wear(write: Write) -> None:
+    coat = f"{write(WEARER, 'wearer.py')}:Coat"
+    assert refusal(coat).endswith(f"wears another, and has none by default; write {coat}+POLICY")
+
+
+def test_what_is_worn_is_no_option() -> None:
+    assert [option.name for option in settable(Autoscale)][:2] == ["low", "high"]
+    assert settable(Fifo) == []

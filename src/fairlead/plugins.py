@@ -15,7 +15,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import NoneType
@@ -34,6 +34,7 @@ POLICIES: dict[str, str] = {
     "tiresias": "fairlead.policies.tiresias:Tiresias",
     "optimus": "fairlead.policies.optimus:Optimus",
     "pollux": "fairlead.policies.pollux:Pollux",
+    "sia": "fairlead.policies.sia:Sia",
     "pilot": "fairlead.policies.pilot:Pilot",
     "autoscale": "fairlead.policies.autoscale:Autoscale",
 }
@@ -52,6 +53,8 @@ def make_policy(text: str) -> Policy:
     worn = _WORN.fullmatch(text)
     cls, options = _read(text if worn is None else worn["wearer"])
     if worn is None:
+        if _is_bare(cls):
+            raise InvalidSpec(f"policy {text!r} wears another, and has none by default; write {text}+POLICY")
         return _construct(cls, options, text)
     if not getattr(cls, "wears", False):
         raise InvalidSpec(f"policy {text!r}: {worn['wearer'].split(':')[0]} wears no other policy; leave out the +")
@@ -124,6 +127,12 @@ def settable(cls: type) -> list[Field[Any]]:
     """The options of a policy: what can be set by text."""
     worn = {"inner"} if getattr(cls, "wears", False) else set()
     return [f for f in fields(cls) if f.init and f.name not in worn] if is_dataclass(cls) else []
+
+
+def _is_bare(cls: type) -> bool:
+    """It has to wear another policy, and no default is known."""
+    inner = [f for f in fields(cls) if f.name == "inner"] if is_dataclass(cls) else []
+    return getattr(cls, "wears", False) and any(f.default is f.default_factory is MISSING for f in inner)
 
 
 def _construct(cls: type, options: str, text: str, **values: Any) -> Policy:

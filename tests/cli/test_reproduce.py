@@ -240,12 +240,14 @@ def test_unfinished_jobs_are_named_with_their_workload_and_compare_with_nothing(
 # -- the real data, and the documentation ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the data of the Pollux artifact is not at {REAL}")
 def test_the_artifacts_tiresias_comes_out_to_the_second(figures: Figures) -> None:
     (row,) = figures("reproduce", "pollux", "--data", REAL, "--workloads", "1", "--policies", "tiresias")
     assert (row["jobs_equal"], row["jct_max_difference_s"], row["reduction_vs_published"]) == (160, 0.0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the data of the Pollux artifact is not at {REAL}")
 def test_a_few_jobs_of_the_real_data_run_under_every_policy(figures: Figures) -> None:
     rows = figures("reproduce", "pollux", "--data", REAL, "--workloads", 1, "--jobs", 10, "--in-place")

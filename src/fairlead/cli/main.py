@@ -13,6 +13,7 @@ VERBS = {
     "simulate": ("fairlead.cli.simulate", "Replay a trace under one policy."),
     "compare": ("fairlead.cli.compare", "Replay a trace under many policies side by side."),
     "reproduce": ("fairlead.cli.reproduce", "Rerun a paper's experiment next to its published figures."),
+    "explain": ("fairlead.cli.explain", "Explain one decision of a replay in numbers."),
     "trace": ("fairlead.cli.trace", "Describe, convert, sample and generate traces."),
     "policies": ("fairlead.cli.policies", "List the policies and their options."),
 }

@@ -12,6 +12,7 @@ from rich.markup import escape
 from fairlead.cli.errors import reports_errors
 from fairlead.cli.options import number_list, policy_list
 from fairlead.cli.output import OUTPUT, complain_if_unfinished, csv_of, print_table, progress_bar, writable
+from fairlead.cli.reproduce_sia import sia
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim import reproduction as paper
 from fairlead.sim.experiment import prepare
@@ -27,6 +28,9 @@ def reproduce() -> None:
 
     The papers' data is not ours to ship; each subcommand says where it comes from.
     """
+
+
+reproduce.add_command(sia)
 
 
 @reproduce.command()

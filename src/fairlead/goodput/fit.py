@@ -32,6 +32,7 @@ from fairlead.goodput.throughput import GAMMA_MAX, ThroughputParams
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.intp]
 
 #: After so many steps a mean step time has half the weight it can ever have.
 STEPS_TRUSTED = 20.0
@@ -51,7 +52,7 @@ LEAST, MOST = 1e-7, 1e7
 #: No time is smaller where the descent starts: steps are relative, so that what is nothing would stay so.
 SMALL = 1e-3
 #: Values of gamma that the descent may start from.
-GAMMAS_G = np.array([1.0, 1.5, 2.5, 5.0, 10.0])
+GAMMAS_G1 = np.array([[1.0], [1.5], [2.5], [5.0], [10.0]])
 MAX_STEPS = 16
 #: A step that lowers the loss by less than this part of it is the last one.
 CONVERGED = 1e-3
@@ -61,8 +62,8 @@ LOW_7 = np.array([LEAST] * 6 + [1.0])
 HIGH_7 = np.array([MOST] * 6 + [GAMMA_MAX])
 PINNED_7 = np.array([LEAST, LEAST, LEAST, 0.0, LEAST, 0.0, 1.0])
 PULLS_3 = np.array([PULL_BETA, PULL_BETA, PULL_GAMMA])
-#: Which of T_grad and T_sync each of the six enters.
-KIND_6 = np.array([0, 0, 1, 1, 1, 1])
+#: The first two of the six enter T_grad, the others T_sync.
+KINDS_2 = np.array([0, 2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def borrow(source: ThroughputParams, *, source_grad_s: float, grad_s: float) -> 
 # -- profiles as arrays ----------------------------------------------------------------------------------------------
 
 Point = tuple[int, int, int, int, float, float, int]
-COLUMNS = ("nodes", "gpus", "per_gpu_batch", "accumulation", "step_s", "sync_s", "steps")
+COLUMNS = "nodes", "gpus", "per_gpu_batch", "accumulation", "step_s", "sync_s", "steps"
 _read: Callable[[Observation], Point] = attrgetter(*COLUMNS)
 
 
@@ -178,15 +179,15 @@ def _profiles(raw_7BP: Floats) -> tuple[_Profiles, Floats, Floats, Bools]:
     exposed_BP = sync_BP * tells_BP
     grad_BP = (step_BP - exposed_BP) / (np.maximum(s_BP, 0.0) + 1.0)
     grad_BP = np.minimum(np.maximum(grad_BP, SHORTEST_S), LONGEST_S)
-    median_B1, half_B = _typical(grad_BP, np.where(tells_BP.any(axis=1, keepdims=True), tells_BP, real_BP))
-    unit_B1 = np.take_along_axis(grad_BP, median_B1, axis=1)
+    median, half_B = _typical(grad_BP, np.where(tells_BP.any(axis=1, keepdims=True), tells_BP, real_BP))
+    unit_B1 = grad_BP[median]
     measured_BQ, told_BQ = np.zeros((B, 2 * P + 3)), np.ones((B, 2 * P + 3))
     measured_BQ[:, :P], measured_BQ[:, P:-3] = grad_BP, np.minimum(grad_BP + exposed_BP, LONGEST_S)
     measured_BQ[:, :-3] = np.log(measured_BQ[:, :-3] / unit_B1)
     told_BQ[:, :P], told_BQ[:, P:-3] = tells_BP, real_BP
     design_B6P = np.ones((B, 6, P))
     m_BP = np.maximum(m_BP, 1.0)
-    batch_B1 = np.take_along_axis(m_BP, median_B1, axis=1)
+    batch_B1 = m_BP[median]
     np.divide(m_BP, batch_B1, out=design_B6P[:, 1])
     design_B6P[:, 2], design_B6P[:, 4] = many_BP & apart_BP, many_BP & ~apart_BP
     np.multiply(design_B6P[:, 2::2], np.maximum(gpus_BP - 2.0, 0.0)[:, None], out=design_B6P[:, 3::2])
@@ -197,8 +198,8 @@ def _profiles(raw_7BP: Floats) -> tuple[_Profiles, Floats, Floats, Bools]:
     free_B7[:, 6] = free_B7[:, 2] | free_B7[:, 4]
     seen_B4 = free_B7[:, [0, 4, 2, 3]]
     seen_B4[:, 3] |= free_B7[:, 5]
-    pinned_B7 = np.tile(PINNED_7, (B, 1))
-    pinned_B7[:, 0] = half_B
+    pinned_B7 = np.empty((B, 7))
+    pinned_B7[:], pinned_B7[:, 0] = PINNED_7, half_B
     low_B7, high_B7 = np.where(free_B7, LOW_7, pinned_B7), np.where(free_B7, HIGH_7, pinned_B7)
     weight_BP = steps_BP / (steps_BP + STEPS_TRUSTED)
     weight_BP /= weight_BP.sum(axis=1, keepdims=True)
@@ -206,16 +207,17 @@ def _profiles(raw_7BP: Floats) -> tuple[_Profiles, Floats, Floats, Bools]:
     return profiles, unit_B1, batch_B1, seen_B4
 
 
-def _typical(grad_BP: Floats, judge_BP: Bools) -> tuple[NDArray[np.intp], Floats]:
-    """Where the median T_grad is, [B, 1], and half of the mean in units of it: Pollux's alpha_c of a single m.
+def _typical(grad_BP: Floats, judge_BP: Bools) -> tuple[tuple[Ints, Ints], Floats]:
+    """The index of the median T_grad, and half of the mean in units of it: Pollux's alpha_c of a single m.
 
     The mean is of those within a factor of two of the median, since a single outlier could move it anywhere.
     """
     order_BP = np.argsort(np.where(judge_BP, grad_BP, np.inf), axis=1, kind="stable")
-    median_B1 = np.take_along_axis(order_BP, (judge_BP.sum(axis=1, keepdims=True) - 1) // 2, axis=1)
-    rel_BP = grad_BP / np.take_along_axis(grad_BP, median_B1, axis=1)
+    rows_B1 = np.arange(len(grad_BP))[:, None]
+    median = rows_B1, order_BP[rows_B1, (judge_BP.sum(axis=1, keepdims=True) - 1) // 2]
+    rel_BP = grad_BP / grad_BP[median]
     near_BP = judge_BP & (rel_BP > 0.5) & (rel_BP < 2.0)
-    return median_B1, 0.5 * (rel_BP * near_BP).sum(axis=1) / near_BP.sum(axis=1)
+    return median, 0.5 * (rel_BP * near_BP).sum(axis=1) / near_BP.sum(axis=1)
 
 
 # -- the loss --------------------------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ Predicted = tuple[Floats, Floats, Floats, Floats, Floats]
 
 def _predict(profiles: _Profiles, theta_B7: Floats) -> Predicted:
     parts_B6P = profiles.design_B6P * theta_B7[..., :6, None]
-    sums_B2P = np.add.reduceat(parts_B6P, (0, 2), axis=-2)
+    sums_B2P = np.add.reduceat(parts_B6P, KINDS_2, axis=-2)
     sums_B2P[..., 1, :] += 1e-30  # one GPU does not average, but must have a logarithm
     log_B2P = np.log(sums_B2P)
     grad_BP, gamma_B1 = log_B2P[..., 0, :], theta_B7[..., 6:]
@@ -273,10 +275,9 @@ def _fill_jacobian(J_B8Q: Floats, predicted: Predicted) -> None:
     said_BQ, parts_B6P, sums_B2P, share_BP, bend_BP = predicted
     P = share_BP.shape[-1]
     opt_B8P = J_B8Q[:, :, P:-3]
-    np.divide(parts_B6P, sums_B2P[:, KIND_6], out=opt_B8P[:, :6])
-    J_B8Q[:, :2, :P] = opt_B8P[:, :2]
-    opt_B8P[:, :2] *= (1.0 - share_BP)[:, None]
-    opt_B8P[:, 2:6] *= share_BP[:, None]
+    np.divide(parts_B6P[:, :2], sums_B2P[:, :1], out=J_B8Q[:, :2, :P])
+    np.multiply(J_B8Q[:, :2, :P], (1.0 - share_BP)[:, None], out=opt_B8P[:, :2])
+    np.multiply(parts_B6P[:, 2:], (share_BP / sums_B2P[:, 1])[:, None], out=opt_B8P[:, 2:6])
     opt_B8P[:, 6] = bend_BP
     for beta, q in ((3, -3), (5, -2)):
         J_B8Q[:, beta, q] = said_BQ[:, q]
@@ -287,8 +288,8 @@ def _fill_jacobian(J_B8Q: Floats, predicted: Predicted) -> None:
 # -- minimising it ---------------------------------------------------------------------------------------------------
 
 
-def _lines(pairs_BPL: Floats, y_BGP: Floats, weight_BGP: Floats) -> tuple[Floats, Floats]:
-    """Lines alpha + beta x of least weighted squares, neither below 0: [B, G, L / 2] each.
+def _lines(pairs_BPL: Floats, y_BGP: Floats, weight_BGP: Floats) -> tuple[Floats, Floats, Floats]:
+    """Lines alpha + beta x of least weighted squares, neither below 0, and the best flat ones: [B, G, L / 2] each.
 
     The columns of `pairs` are 1 and x of one line, then of the next; both 0 where a point is not of that line.
     """
@@ -298,34 +299,31 @@ def _lines(pairs_BPL: Floats, y_BGP: Floats, weight_BGP: Floats) -> tuple[Floats
     sx, sy, sxy = sums[..., 1::2], y_sums[..., ::2], y_sums[..., 1::2]
     steep = (s1 * sxy - sx * sy) / np.maximum(s1 * sxx - sx * sx, 1e-9 * s1 * sxx)
     beta = np.minimum(np.maximum(steep, 0.0), sxy / sxx)
-    return np.maximum((sy - beta * sx) / s1, 0.0), beta
+    return np.maximum((sy - beta * sx) / s1, 0.0), beta, sy / s1
 
 
 def _start(profiles: _Profiles) -> Floats:
     """Lines through T_grad and, for each gamma tried, through T_sync, sloped and flat. The best of these: [B, 7]."""
-    each, pairs_BP6 = profiles.at((slice(None), None)), profiles.design_B6P.swapaxes(1, 2)
     B, P = profiles.weight_BP.shape
+    each, pairs_BP6 = profiles.at((slice(None), None)), profiles.design_B6P.swapaxes(1, 2)
     grad_B1P, opt_B1P, tells_B1P = each.measured_BQ[..., :P], each.measured_BQ[..., P:-3], each.told_BQ[..., :P]
-    # Seen from the typical point, which is (1, 1), T_grad lies between a constant and one proportional to m.
+    # Seen from the typical point, (1, 1), T_grad lies between a constant and one proportional to m, or is far off.
     log_m_B1P = np.log(profiles.design_B6P[:, 1:2])
     off_B1P = grad_B1P - np.minimum(np.maximum(grad_B1P, np.minimum(log_m_B1P, 0.0)), np.maximum(log_m_B1P, 0.0))
     weight_B1P = each.weight_BP / np.square(1.0 + np.square(off_B1P / FAR))
     judge_B1P = weight_B1P * np.where(tells_B1P.any(axis=2, keepdims=True), tells_B1P, 1.0)
-    # Relative errors are what counts.
-    alpha_B11, beta_B11 = _lines(pairs_BP6[..., :2], np.exp(grad_B1P), judge_B1P * np.exp(-2.0 * grad_B1P))
+    alpha_B11, beta_B11, _ = _lines(pairs_BP6[..., :2], np.exp(grad_B1P), judge_B1P * np.exp(-2.0 * grad_B1P))
     line_B1P = np.log(alpha_B11 + beta_B11 * profiles.design_B6P[:, 1:2])
     rise_B1P = np.maximum(opt_B1P - np.where(tells_B1P > 0.0, grad_B1P, line_B1P), 1e-9)
     # T_sync = (T_opt^gamma - T_grad^gamma)^(1 / gamma); log T_opt rises by `share` of what log T_sync rises.
-    gamma_G1 = GAMMAS_G[:, None]
-    share_BGP = -np.expm1(-gamma_G1 * rise_B1P)
-    sync_BGP = np.exp(opt_B1P) * share_BGP ** (1.0 / gamma_G1)
-    pairs_BP8 = np.concatenate([pairs_BP6[..., 2:], pairs_BP6[..., 2:] * (1.0, 0.0, 1.0, 0.0)], axis=2)
-    alpha_BG4, beta_BG4 = _lines(pairs_BP8, sync_BGP, weight_B1P * np.square(share_BGP / sync_BGP))
-    theta_BG27 = np.empty((B, len(GAMMAS_G), 2, 7))
-    theta_BG27[..., 0], theta_BG27[..., 1], theta_BG27[..., 6] = alpha_B11, beta_B11, gamma_G1
-    theta_BG27[..., 2:6:2] = np.maximum(alpha_BG4, beta_BG4).reshape(B, -1, 2, 2)
-    theta_BG27[..., 3:6:2] = beta_BG4.reshape(B, -1, 2, 2)
-    theta_BG7 = np.minimum(np.maximum(theta_BG27.reshape(B, -1, 7), np.maximum(SMALL, each.low_B7)), each.high_B7)
+    share_BGP = -np.expm1(-GAMMAS_G1 * rise_B1P)
+    sync_BGP = np.exp(opt_B1P) * share_BGP ** (1.0 / GAMMAS_G1)
+    alpha_BG2, beta_BG2, flat_BG2 = _lines(pairs_BP6[..., 2:], sync_BGP, weight_B1P * np.square(share_BGP / sync_BGP))
+    theta_B2G7 = np.zeros((B, 2, len(GAMMAS_G1), 7))
+    theta_B2G7[..., 0], theta_B2G7[..., 1], theta_B2G7[..., 6:] = alpha_B11, beta_B11, GAMMAS_G1
+    theta_B2G7[:, 0, :, 2:6:2], theta_B2G7[:, 0, :, 3:6:2] = np.maximum(alpha_BG2, beta_BG2), beta_BG2
+    theta_B2G7[:, 1, :, 2:6:2] = flat_BG2
+    theta_BG7 = np.minimum(np.maximum(theta_B2G7.reshape(B, -1, 7), np.maximum(SMALL, each.low_B7)), each.high_B7)
     best_B = _loss(each, _predict(each, theta_BG7)[0])[0].argmin(axis=1)
     return np.asarray(theta_BG7[np.arange(B), best_B])
 
@@ -339,9 +337,9 @@ def _descend(profiles: _Profiles, theta_B7: Floats) -> Floats:
         step_B7 = _step(profiles, theta_B7, curve_B78, damping_B)
         # A quadratic would fall by half of this.
         going_B = np.add.reduce(step_B7 * curve_B78[:, :, 7], axis=1) > 2.0 * CONVERGED * loss_B
-        if not going_B.all():
+        if (going := np.count_nonzero(going_B)) < len(rows_B):
             answer_B7[rows_B] = theta_B7
-            if not going_B.any():
+            if not going:
                 return answer_B7
             rows_B, profiles, damping_B = rows_B[going_B], profiles.at(going_B), damping_B[going_B]
             theta_B7, step_B7, loss_B, curve_B78 = (x[going_B] for x in (theta_B7, step_B7, loss_B, curve_B78))
@@ -351,7 +349,7 @@ def _descend(profiles: _Profiles, theta_B7: Floats) -> Floats:
         new_loss_B, new_curve_B78 = _slope(profiles, trial_B7)
         worse_B = new_loss_B >= loss_B
         damping_B = damping_B * np.where(worse_B, 8.0, 0.2)
-        if worse_B.any():
+        if np.count_nonzero(worse_B):
             trial_B7[worse_B], new_loss_B[worse_B] = theta_B7[worse_B], loss_B[worse_B]
             new_curve_B78[worse_B] = curve_B78[worse_B]
         theta_B7, loss_B, curve_B78 = trial_B7, new_loss_B, new_curve_B78
@@ -364,7 +362,7 @@ def _step(profiles: _Profiles, theta_B7: Floats, curve_B78: Floats, damping_B: F
     slope_B7, system_B77 = curve_B78[:, :, 7], curve_B78[:, :, :7].copy()
     stuck_B7 = np.where(slope_B7 > 0.0, theta_B7 <= profiles.low_B7, theta_B7 >= profiles.high_B7)
     diagonal_B7 = system_B77.reshape(-1, 49)[:, ::8]
-    lift_B7 = damping_B[:, None] * (diagonal_B7 + 1e-3 * diagonal_B7.max(axis=1, keepdims=True)) + 1e-9
+    lift_B7 = damping_B[:, None] * (diagonal_B7 + 1e-3 * np.maximum.reduce(diagonal_B7, axis=1, keepdims=True)) + 1e-9
     diagonal_B7 += np.where(stuck_B7, 1e15, lift_B7)
     return np.asarray(np.linalg.solve(system_B77, curve_B78[:, :, 7:])[:, :, 0])
 
@@ -379,7 +377,7 @@ def _fit_alike(group: list[list[Point]], size: int) -> list[Fit]:
     profiles, unit_B1, batch_B1, seen_B4 = _profiles(raw_7BP)
     theta_B7 = _descend(profiles, _start(profiles))
     wrong_BQ = _loss(profiles, _predict(profiles, theta_B7)[0])[1]
-    mass_BQ = profiles.told_BQ[:, :-3] * np.tile(profiles.weight_BP, 2)
+    mass_BQ = profiles.told_BQ[:, :-3] * np.concatenate((profiles.weight_BP, profiles.weight_BP), axis=1)
     error_B = np.sqrt((mass_BQ * np.square(wrong_BQ[:, :-3])).sum(axis=1) / mass_BQ.sum(axis=1))
     params_B7 = np.where(theta_B7 > LEAST, theta_B7, 0.0)
     params_B7[:, 0] += params_B7[:, 0] + params_B7[:, 1] == 0.0  # a pass takes some time

@@ -8,12 +8,13 @@ While a job waits for GPUs, utility counts as 1. When its mean over `patience_s`
 that number is found whose utility is closest to the middle between the two, with two limits:
 
 * Nobody waits for want of nodes: whoever would run on all nodes runs.
-* Nobody pays for idle ones: nodes that the inner policy leaves empty are not wanted, whatever the utility.
+* Nobody pays for nothing: nodes that would speed nobody up, or that the inner policy leaves empty, are not wanted.
 
-Nodes in use are kept first; then come those that the inner policy would use if it had all; of these and of the others
-those that are there, and then the cheapest. The inner policy plans on the nodes that are
+Nodes in use are kept first, then others that are there, then the cheapest. The inner policy plans on the nodes that are
 there and stay; so jobs leave those that go, and use new ones once they join. Which those are is in the plan; how they
 come and go is the business of whoever carries it out.
+
+The past says when to decide, but the decision is for now: who comes after an idle time does not wait for patience.
 
 A job of which nothing is known is taken to scale perfectly. Where no job reports anything, utility is thus the share of
 GPUs in use, and nodes come when jobs wait and go when they are idle.
@@ -22,7 +23,7 @@ GPUs in use, and nodes come when jobs wait and go when they are idle.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 
 from fairlead.core.errors import InvalidSpec
@@ -31,6 +32,9 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Node, Phase, Plan
 from fairlead.policies.appraising import Appraisal, Appraiser
 from fairlead.policies.pollux import Pollux
+
+#: Sums of speed-ups that differ by less than this share are equal.
+_TOLERANCE = 1e-6
 
 
 @dataclass(slots=True)
@@ -65,6 +69,19 @@ class _Stock:
     #: Those on which jobs may be placed now, and those of them with jobs that must not be moved.
     there: frozenset[str]
     pinned: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What the inner policy would do with some nodes."""
+
+    allocations: Mapping[str, Allocation]
+    speedups: float
+    gpus: int
+
+    @property
+    def utility(self) -> float:
+        return self.speedups / max(1, self.gpus)
 
 
 @dataclass(frozen=True)
@@ -111,25 +128,24 @@ class Autoscale:
 
     def plan(self, view: Snapshot) -> Plan:
         memory, stock = self._memory, _stock(view)
-        rented: frozenset[str] = frozenset()
-        leaving = memory.leaving & (stock.there | view.coming) - stock.pinned
-        count = len((stock.there | view.coming) - leaving)
+        existing = stock.there | view.coming
+        wanted = existing - memory.leaving | stock.pinned
         fewest, most = self._bounds(stock)
-        if not fewest <= count <= most or self._is_time(view.now):
+        if self._is_time(view.now):
             wanted = self._wanted(view, stock)
-            rented, leaving = wanted & view.released, (stock.there | view.coming) - wanted
-            count = len(wanted)
             memory.seen.clear()
-        memory.leaving = leaving
+        elif not fewest <= len(wanted) <= most:  # nodes fail and return
+            wanted = frozenset(stock.order[: min(max(len(wanted), fewest), most)])
+        leaving = memory.leaving = existing - wanted
         here = stock.there - leaving
         plan = self.inner.plan(_imagined(view, stock, here))
         waits = any(job_id not in plan.allocations for job_id in view.jobs)
-        utility = 1.0 if waits else self._utility(view, plan.allocations, here)
+        utility = 1.0 if waits else self._speedups(view, plan.allocations) / max(1, _gpus(view, here))
         memory.note(view.now, utility, window_s=max(self.patience_s, self.release_after_s))
-        may_change = count > fewest if utility < self.low else count < most
+        may_change = len(wanted) > fewest if utility < self.low else len(wanted) < most
         return replace(
             plan,
-            nodes=frozenset(view.nodes) - view.released - leaving | rented,
+            nodes=frozenset(view.nodes) - view.released - leaving | wanted,
             review_at=min(plan.review_at, self._review_at(view.now) if may_change else math.inf),
         )
 
@@ -159,35 +175,34 @@ class Autoscale:
         """The nodes to have: see the module."""
         fewest, most = self._bounds(stock)
         target = (self.low + self.high) / 2.0
-        whole = self._twin.plan(_imagined(view, stock, frozenset(stock.order)))
-        useful = _used(view.allocations) | _used(whole.allocations)
-        order = sorted(stock.order, key=lambda node: node not in useful)
-        tried: dict[int, tuple[Plan, float]] = {}
+        tried: dict[int, _Trial] = {}
 
-        def trial(count: int) -> tuple[Plan, float]:
+        def trial(count: int) -> _Trial:
             if count not in tried:
-                there = frozenset(order[:count])
-                plan = self._twin.plan(_imagined(view, stock, there))
-                tried[count] = plan, self._utility(view, plan.allocations, there)
+                there = frozenset(stock.order[:count])
+                allocations = self._twin.plan(_imagined(view, stock, there)).allocations
+                tried[count] = _Trial(allocations, self._speedups(view, allocations), _gpus(view, there))
             return tried[count]
 
         def is_enough(count: int, utility: float) -> bool:
-            plan, found = trial(count)
-            return trial(most)[0].allocations.keys() <= plan.allocations.keys() and found <= utility
+            found, whole = trial(count), trial(most)
+            if not whole.allocations.keys() <= found.allocations.keys():
+                return False
+            return found.utility <= utility or found.speedups >= whole.speedups * (1.0 - _TOLERANCE)
 
         low, high = fewest, most
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if is_enough(middle, target) else (middle + 1, high)
-        if low > fewest and is_enough(low - 1, 2.0 * target - trial(low)[1]):  # one fewer is as close, from above
+        if low > fewest and is_enough(low - 1, 2.0 * target - trial(low).utility):  # one fewer is as close, from above
             low -= 1
-        needed = _used(trial(low)[0].allocations) | stock.pinned
-        spare = [node for node in order if node not in needed]
-        wanted = [node for node in order if node in needed]
+        used = {node for allocation in trial(low).allocations.values() for node in allocation.nodes}
+        spare = [node for node in stock.order if node not in used | stock.pinned]
+        wanted = [node for node in stock.order if node in used | stock.pinned]
         return frozenset(wanted + spare[: max(0, fewest - len(wanted))])
 
-    def _utility(self, view: Snapshot, allocations: Mapping[str, Allocation], there: frozenset[str]) -> float:
-        gpus = sum(view.nodes[node].gpus for node in there)
+    def _speedups(self, view: Snapshot, allocations: Mapping[str, Allocation]) -> float:
+        """The sum over all jobs."""
         by_type: dict[str, list[Job]] = {}
         for job_id, allocation in allocations.items():
             by_type.setdefault(view.nodes[allocation.nodes[0]].gpu_type, []).append(view.jobs[job_id])
@@ -197,11 +212,11 @@ class Autoscale:
             appraisals = self._appraiser.appraise(view, jobs, gpu_type, reach=reach, lore=True)
             for job, appraisal in zip(jobs, appraisals, strict=True):
                 total += _speedup(job, appraisal, allocations[job.id])
-        return total / gpus if gpus else 0.0
+        return total
 
 
-def _used(allocations: Mapping[str, Allocation]) -> frozenset[str]:
-    return frozenset(node for allocation in allocations.values() for node in allocation.nodes)
+def _gpus(view: Snapshot, nodes: Iterable[str]) -> int:
+    return sum(view.nodes[node].gpus for node in nodes)
 
 
 def _speedup(job: Job, appraisal: Appraisal, allocation: Allocation) -> float:

@@ -40,7 +40,7 @@ def _explain(
         change = _cost(problem, j, kind, other) - cost
         if other < 0 or not math.isfinite(change):
             continue
-        best = max(appraisal.goodput(1, other), appraisal.goodput(2, other)) if other else 0.0
+        best = _goodput(options, j, kind, other)
         numbers |= {f"speedup_{name}": best / single, f"objective_{name}": -change}
         parts.append(f"one {name}: {best / single:.2f}x, objective {-change:+.3g}")
     if job.allocation and allocation != job.allocation:
@@ -49,6 +49,15 @@ def _explain(
     return Reason(
         "placed" if allocation else "outweighed", f"{_verdict(job, allocation, numbers)} ({'; '.join(parts)})", numbers
     )
+
+
+def _goodput(options: Choices, j: int, kind: int, gpus: int) -> float:
+    """With so many GPUs, where they are best placed."""
+    sizes = options.sizes_S.tolist()
+    if gpus not in sizes:
+        return 0.0
+    size = sizes.index(gpus)
+    return float(max(options.one_JTS[j, kind, size], options.many_JTS[j, kind, size]))
 
 
 def _cost(problem: Problem, j: int, kind: int, gpus: int, *, stays: bool = False, nodes: int = 0) -> float:
@@ -71,10 +80,8 @@ def _verdict(job: Job, allocation: Allocation | None, numbers: Mapping[str, floa
         return f"keeps {allocation.total} GPUs at {numbers['speedup']:.2f}x the speed of one"
     if not job.allocation:
         return f"gets {allocation.total} GPUs: {numbers['speedup']:.2f}x the speed of one"
-    gain = numbers.get("objective_stay", 0.0)
-    return (
-        f"goes from {job.allocation.total} to {allocation.total} GPUs, {numbers['speedup']:.2f}x the speed of one: "
-        f"staying would cost the objective {max(0.0, -gain):.3g} more"
-        if math.isfinite(gain)
-        else f"goes from {job.allocation.total} to {allocation.total} GPUs"
-    )
+    change = f"goes from {job.allocation.total} to {allocation.total} GPUs, {numbers['speedup']:.2f}x the speed of one"
+    cost = -numbers.get("objective_stay", 0.0)
+    if not math.isfinite(cost):
+        return change
+    return f"{change}: staying would be worse for it by {cost:.3g}" if cost > 0 else f"{change}: others gain more by it"

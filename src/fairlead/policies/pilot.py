@@ -15,7 +15,8 @@ The sum of these is maximised, which is the choice of (1) where all can have it.
 * Hurry. The price is higher now than later whenever jobs queue up, and only long jobs can wait for later. So v_j is
   weighted by L_j^-hurry, with L_j the GPU-seconds that the job's remaining work would take on one GPU.
 * Pauses. A change of GPUs costs a pause, measured per job. v_j is lowered by H / (H + pause), with H the time the
-  change has to pay off in: what is left of the job, but no longer than it has so far been left alone on average.
+  change has to pay off in: what is left of the job, but no longer than it has been left alone since its last start,
+  or is on average.
 
 Fair by construction: a job that has held less than `floor` times the GPU-seconds of an equal share (counted from its
 arrival, over all jobs that were there) is behind. Jobs that are behind get an equal share, or all they can use of one,
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Allocation, Job, Plan
+from fairlead.core.types import Allocation, Job, Phase, Plan
 from fairlead.policies.allocator import Problem, allocate
 from fairlead.policies.appraising import Appraiser, work_left
 from fairlead.policies.explaining import weighed_reasons
@@ -208,5 +209,7 @@ def _payoff(now: float, job: Job, left_s: float) -> float:
         return 1.0  # it must start some time
     measured_s, usual_s = (job.rescale_s, RESCALE_S) if job.spec.in_place else (job.start_s, RESTART_S)
     pause_s = usual_s if measured_s is None else measured_s
-    horizon_s = max(1.0, min((now - job.submitted_at) / job.attempt, left_s))
+    usually_s = (now - job.submitted_at) / job.attempt
+    alone_s = now - job.since if job.phase is Phase.RUNNING else 0.0
+    horizon_s = max(1.0, min(max(usually_s, alone_s), left_s))
     return horizon_s / (horizon_s + pause_s)

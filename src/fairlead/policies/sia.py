@@ -87,12 +87,13 @@ class Sia:
         if not view.jobs or not any(node.open for node in view.nodes.values()):
             return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "no node is open"))
         options = configured(choices(view, self._appraiser, reach=1, lore=False))
-        problem = self._problem(view.now, options)
+        problem = self.problem(view.now, options)
         answer = solve(problem, time_limit_s=self.time_limit_s) if self.search == "milp" else allocate(problem)
         allocations = realise(view, [job.id for job in options.jobs], answer.where)
         return Plan(allocations, weighed_reasons(view, allocations, options, problem), bound=_gap(answer))
 
-    def _problem(self, now: float, options: Choices) -> Problem:
+    def problem(self, now: float, options: Choices) -> Problem:
+        """What every configuration costs every job."""
         unit_J = _slowest(options)
 
         def cost(goodput_JTS: Floats) -> Floats:

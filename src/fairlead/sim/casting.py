@@ -3,6 +3,7 @@
     a duration                        FixedDuration
     steps of a model in a table       RegimeTruth if its batch changes or the trace is Shockwave's, else TableTruth
     an application with a profile     MeasuredTruth, or TunedTruth if it may change its batch
+    one with a profile by GPU type    TypedTruth, or TypedTunedTruth
     a built-in application            GoodputTruth
 
 Files are found beside the trace or named by the user, and read only when the first job needs them.
@@ -23,6 +24,7 @@ from fairlead.sim.traces.record import InvalidTrace, TraceJob
 from fairlead.sim.traces.table import listed
 from fairlead.sim.truth import FixedDuration, Truth
 from fairlead.sim.tuned import TunedTruth
+from fairlead.sim.typed import TypedProfile, built_in, typed_applications_in, typed_truth
 
 #: File names of the throughput tables that came with Shockwave and Gavel, in the order they are looked for.
 TABLE_NAMES = ("tacc_throughputs.json", "simulation_throughputs.json")
@@ -74,6 +76,13 @@ class Library:
         """Names of the profiled applications."""
         return () if self.profiles is None else tuple(applications_in(self.profiles))
 
+    @cached_property
+    def typed(self) -> dict[str, TypedProfile]:
+        """The applications that were profiled on several GPU types, by name."""
+        if self.profiles is None:
+            return {}
+        return {name: TypedProfile(self.profiles / name) for name in typed_applications_in(self.profiles)}
+
     def profile(self, name: str) -> MeasuredProfile:
         """One of `applications`."""
         assert self.profiles is not None
@@ -116,7 +125,7 @@ def _if_file(path: Path) -> Path | None:
 
 
 def _has_profiles(path: Path) -> bool:
-    return next(applications_in(path), None) is not None
+    return any(next(names, None) is not None for names in (applications_in(path), typed_applications_in(path)))
 
 
 # -- casting ---------------------------------------------------------------------------------------------------------
@@ -143,14 +152,18 @@ def _cast(job: TraceJob, library: Library, gpu_types: tuple[str, ...], adapt: st
         raise InvalidSpec("has neither a duration nor a model; add one of the two to the trace")
     if job.steps is not None:
         return _cast_steps(job, job.model, library, gpu_types)
+    if job.model in library.typed:
+        return typed_truth(job, library.typed[job.model], gpu_types, adapt)
     if job.model in library.applications:
         return _cast_measured(job, job.model, library, adapt)
     if job.model in APPLICATIONS:
-        app = APPLICATIONS[job.model]
+        app = built_in(APPLICATIONS[job.model], gpu_types)
         batch_mode = Adaptive() if job.batch is None or adapt == "batch" else Fixed(job.batch)
         return GoodputTruth(app, batch_mode, gpus=job.gpus, gpu_type=app.fastest(gpu_types))
     profiled = (
-        f"among those profiled in {library.profiles} ({listed(library.applications)})" if library.profiles else ""
+        f"among those profiled in {library.profiles} ({listed((*library.applications, *library.typed))})"
+        if library.profiles
+        else ""
     )
     raise InvalidSpec(
         f"nothing tells how fast {job.model!r} trains: the job has no duration or steps, and the model is neither "

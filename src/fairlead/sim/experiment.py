@@ -138,15 +138,7 @@ def run_experiment(
     begin_wall, begin_cpu = time.perf_counter(), time.process_time()
     policy, cadence = make_policy(experiment.policy), Cadence.parse(experiment.cadence)
     world = prepare(experiment)
-    backend = SimBackend(
-        world.jobs,
-        world.nodes,
-        outages=world.outages,
-        interference=experiment.interference,
-        report_every_s=experiment.report_every_s,
-        retune_every_s=experiment.retune_every_s,
-        provision_s=experiment.provision_s,
-    )
+    backend = _backend(experiment, world)
     watched, state = _Watched(policy, backend, world.nodes), State()
     journal = MemoryJournal() if journal is None else journal
     loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(world.jobs))
@@ -168,6 +160,45 @@ def run_experiment(
         wall_s=time.perf_counter() - begin_wall,
         cpu_s=time.process_time() - begin_cpu,
     )
+
+
+def _backend(experiment: Experiment, world: World) -> SimBackend:
+    return SimBackend(
+        world.jobs,
+        world.nodes,
+        outages=world.outages,
+        interference=experiment.interference,
+        report_every_s=experiment.report_every_s,
+        retune_every_s=experiment.retune_every_s,
+        provision_s=experiment.provision_s,
+    )
+
+
+class _Seen(Exception):
+    """The moment that was asked for has come."""
+
+
+def decision_at(experiment: Experiment, at_s: float) -> tuple[Snapshot, Plan]:
+    """The first decision at or after a time: what the policy saw, and what it made of it."""
+    world = prepare(experiment)
+    backend = _backend(experiment, world)
+    policy = _Watched(make_policy(experiment.policy), backend, world.nodes)
+    seen: list[tuple[Snapshot, Plan]] = []
+
+    class Watching:
+        def plan(self, view: Snapshot) -> Plan:
+            plan = policy.plan(view)
+            if view.now >= at_s:
+                seen.append((view, plan))
+                raise _Seen
+            return plan
+
+    try:
+        cadence = Cadence.parse(experiment.cadence)
+        run(Watching(), backend, state=State(), journal=MemoryJournal(), cadence=cadence)
+    except _Seen:
+        return seen[0]
+    raise InvalidSpec(f"nothing is decided at second {at_s:.0f} or later: every job has ended by then")
 
 
 class _Reporting:

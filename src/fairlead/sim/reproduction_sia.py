@@ -7,7 +7,6 @@ other GPUs than the paper's: of the published figures only the ratio between two
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +47,16 @@ SOURCE = """\
 the SOSP '23 artifact of Sia: https://github.com/siasosp23/artifacts. Expected is its directory sia-simulator, with
   workloads/<trace>/workload-N.csv         philly, saturn (Helios) and newtrace there
   traces/<application>/placements-<type>.csv, scalability-<type>.csv, validation-<batch>.csv"""
+
+
+@dataclass(frozen=True, slots=True)
+class SiaWorkload:
+    """A file of jobs: the authors' own, or generated with a seed."""
+
+    name: str
+    path: Path
+    seed: int | None = None
+
 
 # -- the generated workload ------------------------------------------------------------------------------------------
 
@@ -117,7 +126,7 @@ class SiaData:
     def profiles(self) -> Path:
         return self.directory / "traces"
 
-    def choose(self, names: Sequence[str]) -> dict[str, Path]:
+    def choose(self, names: Sequence[str]) -> list[SiaWorkload]:
         """Those workloads; a number alone is Philly's. For none, all of Philly's, or all if there are none of it."""
         named = [f"philly/{name}" if name.isdigit() else name for name in names]
         named = named or [name for name in self.workloads if name.startswith("philly/")] or list(self.workloads)
@@ -126,7 +135,7 @@ class SiaData:
                 raise InvalidSpec(
                     f"{self.directory / 'workloads'} has no workload {name!r}; it has {listed(list(self.workloads))}"
                 )
-        return {name: self.workloads[name] for name in dict.fromkeys(named)}
+        return [SiaWorkload(name, self.workloads[name]) for name in dict.fromkeys(named)]
 
 
 def read_sia_data(directory: Path) -> SiaData:
@@ -151,7 +160,7 @@ def read_sia_data(directory: Path) -> SiaData:
 class SiaRerun:
     """A policy on a workload, and what was published of that policy on another one."""
 
-    workload: str
+    workload: SiaWorkload
     variant: Variant
     result: Result
     #: Mean JCT of sia on this workload; None if it did not run, or did not finish.
@@ -183,16 +192,19 @@ class SiaRerun:
         """As of any other rerun. The published figures are of another workload, so nothing is reduced against them."""
         told = PUBLISHED.get(self.variant.against)
         row = self._rerun.to_dict() | {
-            "workload": self.workload,
+            "workload": self.workload.name,
+            "seed": self.workload.seed,
             "published_policy": None if told is None else self.variant.against,
             "published_jct_mean_s": None if told is None else told[0],
         }
-        added = {
+        added: dict[str, Any] = {
             "published_jct_p99_s": None if told is None else told[1],
             "published_on": None if told is None else PUBLISHED_ON,
             "ratio_to_sia": self.ratio,
             "published_ratio_to_sia": self.published_ratio,
         }
+        if self.workload.seed is not None:
+            added["setting_trace"] = None  # the file it was written to is gone
         return row | added
 
 
@@ -211,24 +223,24 @@ def sia_variants(names: Sequence[str], rules: Rules) -> list[Variant]:
     return variants
 
 
-def write_workloads(directory: Path, seeds: Sequence[int], *, jobs: int, cluster: str) -> dict[str, Path]:
-    """Generated workloads as files, by name: `seed 0`."""
+def write_workloads(directory: Path, seeds: Sequence[int], *, jobs: int, cluster: str) -> list[SiaWorkload]:
+    """Generated workloads as files; nobody asks for more GPUs than every type has."""
     total: dict[str, int] = {}
     for node in parse_cluster(cluster):
         total[node.gpu_type] = total.get(node.gpu_type, 0) + node.gpus
-    found = {}
+    found = []
     for seed in seeds:
         path = directory / f"sia-seed-{seed}.jsonl"
         path.write_text(to_jsonl(sia_trace(seed=seed, jobs=jobs, most=min(total.values()))), encoding="utf-8")
-        found[f"seed {seed}"] = path
+        found.append(SiaWorkload(f"seed {seed}", path, seed))
     return found
 
 
-def sia_experiment(path: Path, variant: Variant, *, data: SiaData | None) -> Experiment:
+def sia_experiment(workload: SiaWorkload, variant: Variant, *, data: SiaData | None) -> Experiment:
     """With the authors' data restarts take as long as they measured for each model (`default` costs)."""
     rules = variant.rules
     return Experiment(
-        trace=str(path),
+        trace=str(workload.path),
         policy=variant.policy,
         cluster=rules.cluster,
         format=None if data is None else "pollux",
@@ -241,16 +253,18 @@ def sia_experiment(path: Path, variant: Variant, *, data: SiaData | None) -> Exp
     )
 
 
-def sia_reruns(workloads: Sequence[str], variants: Sequence[Variant], results: Sequence[Result]) -> list[SiaRerun]:
-    """Results in the order of the workloads, each with all variants."""
-    reruns = []
+def sia_reruns(
+    workloads: Sequence[SiaWorkload], variants: Sequence[Variant], results: Sequence[Result]
+) -> list[SiaRerun]:
+    """From results in the order of the workloads, each under all variants."""
+    reruns: list[SiaRerun] = []
     for place, workload in enumerate(workloads):
-        here = results[place * len(variants) : (place + 1) * len(variants)]
-        means = {
-            variant.label: None if result.measured.summary.unfinished else result.measured.summary.jct_mean_s
-            for variant, result in zip(variants, here, strict=True)
-        }
-        sia_s = means.get("sia")
-        known = sia_s if sia_s is not None and 0.0 < sia_s < math.inf else None
-        reruns += [SiaRerun(workload, variant, result, known) for variant, result in zip(variants, here, strict=True)]
+        here = list(zip(variants, results[place * len(variants) :], strict=False))
+        sia_s = next((_finished_s(result) for variant, result in here if variant.label == "sia"), None)
+        reruns += [SiaRerun(workload, variant, result, sia_s) for variant, result in here]
     return reruns
+
+
+def _finished_s(result: Result) -> float | None:
+    summary = result.measured.summary
+    return None if summary.unfinished else summary.jct_mean_s or None
