@@ -451,7 +451,7 @@ def test_the_loss_is_within_a_few_percent_of_the_best_that_scipy_finds(noise: fl
     profiles = [some(noisy(measure_all(any_params(k)), noise, k), 4 + 3 * k, k) for k in range(5)]
     ratios = [our_minimum(profile) / scipy_minimum(profile) for profile in profiles]
     assert max(ratios) < 1.03
-    assert float(np.median(ratios)) < 1.002
+    assert float(np.median(ratios)) < 1.005
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,7 @@ SMALL = 1e-3
 #: Values of gamma that the descent may start from.
 GAMMAS_G1 = np.array([[1.0], [1.5], [2.5], [5.0], [10.0]])
 MAX_STEPS = 16
-#: A step that lowers the loss by less than this part of it is the last one.
+#: A step that would lower the loss by less than this part of it is not taken.
 CONVERGED = 1e-3
 
 #: Where the seven may go if they were observed, and where they are if not. An alpha is divided by, and never 0.
@@ -335,8 +335,8 @@ def _descend(profiles: _Profiles, theta_B7: Floats) -> Floats:
     loss_B, curve_B78 = _slope(profiles, theta_B7)
     for _ in range(MAX_STEPS):
         step_B7 = _step(profiles, theta_B7, curve_B78, damping_B)
-        # A quadratic would fall by half of this.
-        going_B = np.add.reduce(step_B7 * curve_B78[:, :, 7], axis=1) > 2.0 * CONVERGED * loss_B
+        # A quadratic would fall by half of this. Of a loss that is next to nothing no part is worth a step.
+        going_B = np.add.reduce(step_B7 * curve_B78[:, :, 7], axis=1) > 2.0 * CONVERGED * (loss_B + 10.0 * EXACT)
         if (going := np.count_nonzero(going_B)) < len(rows_B):
             answer_B7[rows_B] = theta_B7
             if not going:

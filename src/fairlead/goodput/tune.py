@@ -5,6 +5,8 @@ C candidates: the samples each GPU may process per update, L = m (s + 1).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,7 @@ Ints = NDArray[np.int64]
 CANDIDATES = 512
 
 
+@lru_cache(maxsize=4096)  # jobs ask again and again for the same few
 def candidates(gpus: int, batch: Batch) -> tuple[Ints, Ints]:
     """Every (m_C, s_C) worth trying on so many GPUs; none if they are too many for the largest batch.
 
@@ -41,7 +44,9 @@ def candidates(gpus: int, batch: Batch) -> tuple[Ints, Ints]:
         s_C = np.where(batch.initial < L_C, np.maximum(s_C, 1), s_C)
     m_C = L_C // (s_C + 1)
     fits_C = m_C >= batch.min_per_gpu
-    return m_C[fits_C], s_C[fits_C]
+    m_C, s_C = m_C[fits_C], s_C[fits_C]
+    m_C.flags.writeable = s_C.flags.writeable = False
+    return m_C, s_C
 
 
 def _spaced(least: int, most: int, cap: int | None) -> Ints:

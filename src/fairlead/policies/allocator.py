@@ -32,6 +32,9 @@ Ints = NDArray[np.int64]
 #: Work (J x C x S) up to which sizes are found exactly: some tens of milliseconds.
 EXACT_WORK = 10_000_000
 
+#: Where sizes are not found exactly, and nobody waits, everybody stays who is within this of the optimum.
+TOLERANCE = 5e-3
+
 #: Added to speed-ups, so that a job with nothing has a finite cost (Pollux's simulator).
 EPSILON = 1e-3
 
@@ -97,18 +100,23 @@ def allocate(problem: Problem) -> Answer:
     if not len(problem.idle_J):
         return Answer((), 0.0, 0.0)
     costs = sizing_costs(problem)
-    if (sizing := stays(costs)) is not None:
+    affordable = costs.work <= EXACT_WORK
+    if (sizing := stays(costs, tolerance=0.0 if affordable else TOLERANCE)) is not None:
         where = [held if size == STAY else {} for held, size in zip(problem.held, sizing.size_J, strict=True)]
-        return Answer(where, sizing.bound, sizing.bound, sizing.price_T)
-    sizing = exact(costs) if costs.work <= EXACT_WORK else priced(costs)
+        return Answer(where, _unchanged(problem), sizing.bound, sizing.price_T)
+    sizing = exact(costs) if affordable else priced(costs)
     where, cost = place(problem, sizing, costs.stay_type_J)
-    unchanged = float(np.where(np.isfinite(problem.stay_J), problem.stay_J, problem.idle_J).sum())
-    if unchanged <= cost:  # whatever was not found, everybody can stay
+    if (unchanged := _unchanged(problem)) <= cost:  # whatever was not found, everybody can stay
         where, cost = (
             [held if np.isfinite(stay) else {} for held, stay in zip(problem.held, problem.stay_J, strict=True)],
             unchanged,
         )
     return Answer(where, cost, sizing.bound, sizing.price_T)
+
+
+def _unchanged(problem: Problem) -> float:
+    """What it costs if nobody moves."""
+    return float(np.where(np.isfinite(problem.stay_J), problem.stay_J, problem.idle_J).sum())
 
 
 def sizing_costs(problem: Problem) -> Costs:

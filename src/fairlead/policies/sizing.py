@@ -64,30 +64,37 @@ class Costs:
         return float(jobs * (1 + self.capacity_T[0]) * (1 + self.sizes_S[-1])) if types == 1 else np.inf
 
 
-def stays(costs: Costs) -> Sizing | None:
+def stays(costs: Costs, *, tolerance: float = 0.0) -> Sizing | None:
     """What everybody holds now, if that is provably the optimum: some prices make it each job's own best choice.
 
-    A price must be at least what a GPU more would gain anybody, and at most what a GPU less would cost anybody.
+    A price must be at least what a GPU more would gain anybody, and at most what a GPU less would cost anybody. With a
+    tolerance a share of the costs may be wasted, but not by letting anybody wait.
     """
     holds_J = np.isfinite(costs.stay_J)
     now_J = np.where(holds_J, costs.stay_J, costs.idle_J)
     gpus_J = np.where(holds_J, costs.stay_gpus_J, 0)
-    size_J = np.where(holds_J, STAY, 0)
     if not np.isfinite(now_J).all():
         return None
     free_T = costs.capacity_T - np.bincount(costs.stay_type_J, weights=gpus_J, minlength=len(costs.capacity_T))
-    price_T = np.zeros(len(free_T))
+    highest_T, middle_T = np.zeros(len(free_T)), np.zeros(len(free_T))
     for kind in np.flatnonzero(free_T <= 0):  # a GPU that nobody uses is worth nothing
         here_J = ~holds_J | (costs.stay_type_J == kind)
         more_JS = costs.sizes_S - gpus_J[here_J, None]
-        gain_JS = np.zeros(more_JS.shape)
-        np.divide(now_J[here_J, None] - costs.cost_JTS[here_J, kind], more_JS, out=gain_JS, where=more_JS > 0)
-        price_T[kind] = gain_JS.max(initial=0.0)
-    bound = _dual(costs, price_T)
+        dearer_JS = costs.cost_JTS[here_J, kind] - now_J[here_J, None]
+        per_gpu_JS = np.full(more_JS.shape, np.nan)
+        np.divide(-dearer_JS, more_JS, out=per_gpu_JS, where=(more_JS != 0) & np.isfinite(dearer_JS))
+        gain_J = np.where(more_JS > 0, per_gpu_JS, -np.inf).max(axis=1, initial=-np.inf, where=~np.isnan(per_gpu_JS))
+        loss_J = np.where(more_JS < 0, per_gpu_JS, np.inf).min(axis=1, initial=np.inf, where=~np.isnan(per_gpu_JS))
+        highest_T[kind] = max(0.0, gain_J.max(initial=0.0))
+        edges = np.concatenate([gain_J, loss_J])
+        middle_T[kind] = max(0.0, float(np.median(edges[np.isfinite(edges)]))) if np.isfinite(edges).any() else 0.0
     cost = float(now_J.sum())
-    if cost - bound > EQUAL * max(1.0, abs(cost)):
-        return None
-    return Sizing(costs.stay_type_J, size_J, bound, price_T)
+    wasted = tolerance if holds_J.all() else 0.0
+    for price_T in (highest_T, middle_T)[: 1 + (wasted > 0.0)]:
+        bound = _dual(costs, price_T)
+        if cost - bound <= max(EQUAL * max(1.0, abs(cost)), wasted * abs(cost)):
+            return Sizing(costs.stay_type_J, np.where(holds_J, STAY, 0), bound, price_T)
+    return None
 
 
 def exact(costs: Costs) -> Sizing:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -90,6 +90,7 @@ class TypedProfile:
     """One application by GPU type, each read when it is first asked for."""
 
     directory: Path
+    _read: dict[str, MeasuredProfile] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -105,7 +106,9 @@ class TypedProfile:
         """None for a type it was not measured on."""
         name = gpu_type.lower()
         file = next((type_ for type_ in (name, *ALIASES.get(name, ())) if type_ in self.types), None)
-        return None if file is None else _load(self.directory, file)
+        if file is not None and file not in self._read:
+            self._read[file] = _load(self.directory, file)
+        return None if file is None else self._read[file]
 
     def among(self, gpu_types: Sequence[str]) -> dict[str, MeasuredProfile]:
         """Those of these types that it was measured on, the fastest first; InvalidSpec if there is none."""
@@ -120,7 +123,6 @@ class TypedProfile:
         return dict(sorted(found.items(), key=lambda item: (_sample_s(item[1]), item[0])))
 
 
-@lru_cache(maxsize=256)
 def _load(directory: Path, gpu_type: str) -> MeasuredProfile:
     """What `measured.load_profile` does, with the files of one type."""
     name = directory.name

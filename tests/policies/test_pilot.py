@@ -1,0 +1,553 @@
+"""Pilot: the clearing price by hand, hurry, pauses, the floor in one decision and over a run, and when it asks again.
+
+The contract of all policies is checked in test_builtin_contract.py.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.messages import (
+    COMMANDS,
+    JobExited,
+    JobReported,
+    JobRescaled,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    Message,
+    NodeJoined,
+    Resize,
+    Start,
+    Stop,
+    Tick,
+)
+from fairlead.core.state import State
+from fairlead.core.types import Allocation, Batch, JobSpec, Node, Observation, Plan
+from fairlead.goodput.throughput import ThroughputParams, grad_time, step_time, update_time
+from fairlead.journal import MemoryJournal
+from fairlead.plugins import make_policy
+from fairlead.policies.pilot import LEAST_GPU_S, UNKNOWN_GPU_S, Pilot
+from fairlead.sim.experiment import Experiment, run_experiment
+from fairlead.sim.traces import Trace, TraceJob
+from fairlead.sim.traces.canonical import to_jsonl
+from fairlead.testing import Scenario, check_policy, job, make_state, make_view, placement
+from fairlead.testing.history import History, histories
+
+#: The rule alone.
+PLAIN: dict[str, Any] = {"hurry": 0.0, "floor": 0.0}
+
+
+def sizes(plan: Plan) -> dict[str, int]:
+    return {job_id: allocation.total for job_id, allocation in plan.allocations.items()}
+
+
+def tell(state: State, *messages: Message) -> State:
+    for message in messages:
+        if isinstance(message, COMMANDS):
+            state.issue(message)  # type: ignore[arg-type]
+        else:
+            state.apply(message)  # type: ignore[arg-type]
+    return state
+
+
+#: Divides by every number of GPUs up to 8.
+BATCH = Batch(840, 840)
+
+
+def averaging(sync_s: float) -> ThroughputParams:
+    """A pass of 840 samples takes a second, and averaging so long: g(k) = 840 / (1 / k + sync_s) on k GPUs."""
+    return ThroughputParams(0.0, 1.0 / 840, sync_s, 0.0, sync_s, 0.0, 1.0)
+
+
+def measured(by: ThroughputParams, gpus: int, m: int, *, nodes: int = 1, gpu_type: str = "gpu") -> Observation:
+    step_s = float(step_time(by, nodes, gpus, m))
+    sync_s = float(update_time(by, nodes, gpus, m) - grad_time(by, m))
+    return Observation(gpu_type, nodes, gpus, m, 0, step_s, sync_s, steps=1000)
+
+
+def taught(gpus: int, models: Mapping[str, float]) -> State:
+    """One node on which jobs of these models ran and ended; their time to average is known on up to 4 GPUs."""
+    state = tell(State(), NodeJoined(0.0, Node("n0", gpus)))
+    for model, sync_s in models.items():
+        seen = [measured(averaging(sync_s), k, m) for k, m in ((1, 840), (1, 420), (2, 420), (4, 210))]
+        teach(state, model, *seen)
+    return state
+
+
+def teach(state: State, model: str, *observations: Observation) -> None:
+    spec = JobSpec(id=f"earlier-{model}", labels={"model": model}, batch=BATCH)
+    tell(
+        state, JobSubmitted(0.0, spec), Start(0.0, spec.id, 1, Allocation.of({"n0": [0]})), JobStarted(0.0, spec.id, 1)
+    )
+    tell(state, JobReported(0.0, spec.id, 1, 0.5, observations=observations), JobExited(0.0, spec.id, 1))
+
+
+def arrive(state: State, *names: str, **spec: Any) -> State:
+    """Jobs whose model is the first letter of their name, on any number of GPUs."""
+    for name in names:
+        fields = {"gpus_max": 16, "batch": BATCH, "labels": {"model": name[0]}, **spec}
+        tell(state, JobSubmitted(state.now, JobSpec(id=name, **fields)))
+    return state
+
+
+# -- the clearing price ------------------------------------------------------------------------------------------------
+
+
+def test_two_equal_jobs_share_equally_at_the_price_where_a_fifth_gpu_is_not_worth_it() -> None:
+    """g(k) = 840 / (1/k + 0.25): (1) is least at 4 rather than 5 GPUs from lambda = (1/4 - 1/5) / 0.25 = 0.2 on.
+
+    There both want 4 of the 8 GPUs, just below it 5. A second on 4 GPUs earns (2) 1 + 4 lambda = 1.8, on 3 of them
+    1.8 g(3) / g(4) = 1.543, and on 5 what it costs, 2.0.
+    """
+    state = arrive(taught(8, {"x": 0.25}), "x1", "x2")
+    plan = Pilot(**PLAIN).plan(state.snapshot())
+    assert sizes(plan) == {"x1": 4, "x2": 4}
+    for name in ("x1", "x2"):
+        numbers = plan.reasons[name].numbers
+        assert numbers["speedup"] == pytest.approx(2.0, rel=0.01)
+        assert numbers["objective_less"] == pytest.approx(1.543 - 1.8, rel=0.02)
+        assert numbers["objective_more"] == pytest.approx(2.0 - 1.8, rel=0.02)
+    assert plan.bound == pytest.approx(0.0, abs=1e-9)
+
+
+def test_of_two_models_the_one_that_scales_better_gets_more_at_the_same_price() -> None:
+    """From lambda = (1/6 - 1/7) / 0.0625 = 0.381 on y (1/16 s to average) wants 6 GPUs; z (1/4 s) wants 3 there.
+
+    y earns 1 + 6 lambda = 3.286, with one less 0.873 times that; z earns 1 + 3 lambda = 2.143, with one less 7/9 of it.
+    """
+    state = arrive(taught(9, {"y": 0.0625, "z": 0.25}), "y", "z")
+    plan = Pilot(**PLAIN).plan(state.snapshot())
+    assert sizes(plan) == {"y": 6, "z": 3}
+    assert plan.reasons["y"].numbers["objective_less"] == pytest.approx(3.286 * (0.873 - 1.0), rel=0.02)
+    assert plan.reasons["z"].numbers["objective_less"] == pytest.approx(2.143 * (7 / 9 - 1.0), rel=0.02)
+
+
+def test_where_there_is_plenty_a_gpu_costs_nothing_and_a_job_has_what_is_fastest_for_it() -> None:
+    """Averaging takes 20 ms more for every GPU: 1/k + 0.02 (k - 2) is least at 7 GPUs, of 64."""
+    by = ThroughputParams(0.0, 1.0 / 840, 0.02, 0.02, 0.02, 0.02, 1.0)
+    state = tell(State(), NodeJoined(0.0, Node("n0", 64)))
+    teach(state, "w", *(measured(by, k, m) for k, m in ((1, 840), (1, 420), (2, 420), (4, 210), (8, 105))))
+    plan = Pilot(**PLAIN).plan(arrive(state, "w1", gpus_max=64).snapshot())
+    assert plan.reasons["w1"].numbers["most"] == 16
+    assert sizes(plan) == {"w1": 7}
+
+
+def test_the_work_that_is_left_does_not_change_what_a_job_chooses() -> None:
+    short, long = (
+        sizes(Pilot(**PLAIN).plan(arrive(taught(8, {"x": 0.25}), "x1", "x2", estimate_s=estimate_s).snapshot()))
+        for estimate_s in (100.0, 1e6)
+    )
+    assert short == long == {"x1": 4, "x2": 4}
+
+
+def test_what_other_jobs_of_the_model_taught_is_used_unless_it_should_not_be() -> None:
+    view = arrive(taught(8, {"x": 0.25}), "x1", "x2").snapshot()
+    plan = Pilot(**PLAIN, lore=False).plan(view)
+    assert sizes(plan) == {"x1": 1, "x2": 1}  # nothing is known: they begin with the fewest
+    assert plan.reasons["x1"].numbers["most"] == 1
+
+
+# -- hurry -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [("long", "short"), ("short", "long")])
+def test_the_job_with_less_left_goes_first(order: tuple[str, str]) -> None:
+    left_s = {"long": 1e5, "short": 1e3}
+    jobs = [job(name, estimate_s=left_s[name]) for name in order]
+    Scenario(nodes="1x1", jobs=jobs, expected={"short": 1}).check(Pilot())
+
+
+def test_of_jobs_that_tell_how_far_they_are_the_one_with_less_left_goes_first() -> None:
+    """All three did the same in the same time; `near` has a tenth left, `far` nine tenths."""
+    state = make_state("1x2", [job("far", on="n0[0]"), job("near", on="n0[1]")], now=100.0)
+    seen = (measured(averaging(0.1), 1, 840),)
+    for at, done in ((100.0, 0.0), (200.0, 0.05)):
+        tell(state, JobReported(at, "far", 1, 0.05 + done, observations=seen))
+        tell(state, JobReported(at, "near", 1, 0.85 + done, observations=seen))
+    numbers = {name: Pilot(floor=0.0).plan(state.snapshot()).reasons[name].numbers for name in ("far", "near")}
+    ratio = numbers["near"]["objective_less"] / numbers["far"]["objective_less"]
+    assert ratio == pytest.approx((0.1 / 0.9) ** -Pilot().hurry, rel=1e-6)
+
+
+@pytest.mark.parametrize("hurry", [0.15, 0.5, 1.0])
+def test_hurry_weighs_by_the_gpu_seconds_that_are_left(hurry: float) -> None:
+    jobs = [job("a", estimate_s=1000.0), job("b", estimate_s=8000.0), job("c"), job("d", estimate_s=1.0)]
+    plan = Pilot(hurry=hurry, floor=0.0).plan(make_view("1x4", jobs))
+    worth = {name: -plan.reasons[name].numbers["objective_less"] for name in "abcd"}
+    assert worth["a"] / worth["b"] == pytest.approx(8.0**hurry)
+    assert worth["c"] / worth["a"] == pytest.approx((1000.0 / UNKNOWN_GPU_S) ** hurry)
+    assert worth["d"] / worth["a"] == pytest.approx((1000.0 / LEAST_GPU_S) ** hurry)  # less is taken for that much
+
+
+def test_without_hurry_what_is_left_does_not_matter() -> None:
+    placements = []
+    for estimates in ((1e2, 1e5), (1e5, 1e2)):
+        jobs = [job(name, estimate_s=estimate_s) for name, estimate_s in zip("ab", estimates, strict=True)]
+        placements.append(placement(Pilot(hurry=0.0).plan(make_view("1x1", jobs))))
+    assert placements[0] == placements[1]
+
+
+# -- pauses ------------------------------------------------------------------------------------------------------------
+
+
+def begun(start_s: float, now: float, *, gpus: int = 2, **spec: Any) -> State:
+    """A job that could be twice as fast on two GPUs runs on one; its start took a while."""
+    state = tell(State(), NodeJoined(0.0, Node("n0", gpus)))
+    tell(state, JobSubmitted(0.0, JobSpec(id="a", **{"gpus_max": 2, **spec})))
+    tell(state, Start(0.0, "a", 1, Allocation.of({"n0": [0]})), JobStarted(start_s, "a", 1), Tick(now))
+    return state
+
+
+@pytest.mark.parametrize(("left_s", "gpus"), [(10.0, 1), (1000.0, 2)])
+def test_a_pause_that_cannot_pay_off_keeps_a_job_where_it_is(left_s: float, gpus: int) -> None:
+    """On two GPUs 10 s of work take 5: after a pause of 30 s that is 2 x 5 / 35 of the speed it has."""
+    state = begun(30.0, 1030.0, estimate_s=1000.0 + left_s)
+    assert sizes(Pilot().plan(state.snapshot())) == {"a": gpus}
+
+
+def test_a_job_that_can_change_in_place_moves_more_readily() -> None:
+    """Its pause is taken to be 2 s: 2 x 5 / 7."""
+    state = begun(30.0, 1030.0, estimate_s=1010.0, in_place=True)
+    assert sizes(Pilot().plan(state.snapshot())) == {"a": 2}
+
+
+@pytest.mark.parametrize(("start_s", "gpus"), [(4.0, 2), (6.0, 1)])
+def test_the_pause_is_the_one_that_was_measured(start_s: float, gpus: int) -> None:
+    """10 s of work are left, 5 on two GPUs: a pause of up to 5 s pays off."""
+    state = begun(start_s, 1000.0 + start_s, estimate_s=1010.0)
+    assert sizes(Pilot().plan(state.snapshot())) == {"a": gpus}
+
+
+def test_the_pause_of_a_change_in_place_is_the_one_that_was_measured() -> None:
+    state = begun(30.0, 1030.0, estimate_s=1010.0, in_place=True)
+    one, two = Allocation.of({"n0": [0]}), Allocation.of({"n0": [0, 1]})
+    tell(state, Resize(1030.0, "a", 1, two), JobRescaled(1042.0, "a", 1))
+    tell(state, Resize(1042.0, "a", 1, one), JobRescaled(1054.0, "a", 1))  # a change takes 12 s
+    assert sizes(Pilot().plan(state.snapshot())) == {"a": 1}
+
+
+@pytest.mark.parametrize(("starts", "gpus"), [(1, 2), (2, 1)])
+def test_a_job_that_was_moved_often_is_expected_to_be_moved_again_soon(starts: int, gpus: int) -> None:
+    """At 62 s, with starts that take 60: 2 x 62 / (62 + 60) of its speed after one start, 2 x 31 / (31 + 60) after two."""
+    state = tell(State(), NodeJoined(0.0, Node("n0", 2)), JobSubmitted(0.0, JobSpec(id="a", gpus_max=2)))
+    one = Allocation.of({"n0": [0]})
+    if starts == 2:
+        tell(state, Start(0.0, "a", 1, one), Stop(0.0, "a", 1), JobStopped(0.0, "a", 1))
+    tell(state, Start(0.0, "a", starts, one), JobStarted(60.0, "a", starts), Tick(62.0))
+    assert sizes(Pilot().plan(state.snapshot())) == {"a": gpus}
+
+
+def test_a_job_that_waits_has_nothing_to_lose_by_its_first_start() -> None:
+    Scenario(nodes="1x1", jobs=[job("a", estimate_s=0.0)], expected={"a": 1}).check(Pilot())
+
+
+# -- the floor ---------------------------------------------------------------------------------------------------------
+
+
+def hogged(names: str, *, gpus: int = 4, **options: Any) -> Plan:
+    """One job, of which nothing is known but that it is almost done, has had all GPUs while the others waited."""
+    state = taught(gpus, {"x": 0.25})
+    hog = JobSpec(id="hog", gpus=gpus, gpus_min=1, gpus_max=gpus, estimate_s=1001.0, in_place=True)
+    every = Allocation.of({"n0": range(gpus)})
+    tell(state, JobSubmitted(0.0, hog), Start(0.0, "hog", 1, every), JobStarted(0.0, "hog", 1))
+    arrive(state, *names.split(), estimate_s=1e6)
+    return Pilot(**options).plan(tell(state, Tick(1000.0)).snapshot())
+
+
+@pytest.mark.xfail(strict=True, reason="`enough` is min(share, most, 1), so one GPU; and the price of a GPU is 1e9")
+def test_a_job_that_is_behind_gets_an_equal_share_before_anybody_gets_more() -> None:
+    """Two jobs on 4 GPUs: one had all of them for 1000 s, the other nothing, so it is due two."""
+    assert sizes(hogged("x1")) == {"x1": 2, "hog": 2}
+
+
+@pytest.mark.xfail(strict=True, reason="a job that scales perfectly drives the price to 1e9; BEHIND = 1e4 is nothing")
+def test_a_job_that_is_behind_gets_no_more_than_it_can_use_of_an_equal_share() -> None:
+    """Nobody knows how it scales, so it may have one GPU."""
+    assert sizes(hogged("unknown")) == {"unknown": 1, "hog": 3}
+
+
+@pytest.mark.xfail(strict=True, reason="a job that scales perfectly drives the price to 1e9; BEHIND = 1e4 is nothing")
+def test_jobs_that_are_behind_come_before_one_that_had_everything() -> None:
+    """Four jobs on 3 GPUs, of which three had nothing: the hog, which scales best and is almost done, must wait."""
+    assert sizes(hogged("x1 x2 x3", gpus=3)) == {"x1": 1, "x2": 1, "x3": 1}
+
+
+@pytest.mark.xfail(strict=True, reason="the price is 1e9, and `enough` is one GPU")
+def test_a_job_that_has_less_than_its_part_is_given_an_equal_share() -> None:
+    """It runs on one GPU, but had it for 100 of 1000 s only: an equal share of the 4 is 2."""
+    hog = job("hog", 3, gpus_min=1, gpus_max=4, on="n0[1,2,3]", estimate_s=1001.0)
+    late = job("late", gpus_max=4, stints=[("n0[0]", 900.0, None)], estimate_s=1e6)
+    assert sizes(Pilot().plan(make_view("1x4", [hog, late], now=1000.0))) == {"hog": 2, "late": 2}
+
+
+#: One GPU. The hog has had it since 0 and is nearly done; `first` waits since 0, `second` since 500. All scale alike.
+QUEUE = [
+    job("hog", on="n0[0]", estimate_s=1001.0),
+    job("first", estimate_s=1e6),
+    job("second", submitted_at=500.0, estimate_s=1e6),
+]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="with more jobs than GPUs no price clears: it ends at 1e9, and BEHIND is nothing"
+)
+def test_with_more_jobs_than_gpus_who_is_behind_goes_before_who_is_not() -> None:
+    plan = Pilot().plan(make_view("1x1", QUEUE, now=1000.0))
+    assert "hog" not in plan.allocations
+
+
+@pytest.mark.xfail(
+    strict=True, reason="with more jobs than GPUs no price clears: it ends at 1e9, and BEHIND is nothing"
+)
+@pytest.mark.parametrize("furthest", ["a", "b"])
+def test_with_more_jobs_than_gpus_the_furthest_behind_goes_first(furthest: str) -> None:
+    """Both are behind: one had a tenth of its due, the other nothing, and is in no hurry."""
+    other = "ab".replace(furthest, "")
+    had_a_little = job(other, estimate_s=100.0, stints=[("n0[0]", 0.0, 8.0)])  # due: a quarter of 1000 / 3
+    jobs = [had_a_little, job(furthest, estimate_s=1e6), job("hog", on="n0[1]", preemptible=False)]
+    plan = Pilot().plan(make_view("1x2", jobs, now=1000.0))
+    assert set(plan.allocations) == {"hog", furthest}
+
+
+def test_a_guarantee_of_nothing_leaves_it_to_hurry() -> None:
+    Scenario(nodes="1x1", jobs=QUEUE, now=1000.0, expected={"hog": 1}).check(Pilot(floor=0.0))
+
+
+def test_who_has_had_its_share_is_not_served_first() -> None:
+    """The floor is a quarter of an equal share: with 300 GPU-s of 500 nobody is behind, and hurry decides."""
+    jobs = [
+        job("a", estimate_s=1e6, stints=[("n0[0]", 0.0, 300.0)]),
+        job("b", estimate_s=800.0, stints=[("n0[0]", 300.0, None)]),
+    ]
+    Scenario(nodes="1x1", jobs=jobs, now=1000.0, expected={"b": 1}).check(Pilot())
+
+
+@pytest.mark.xfail(strict=True, reason="nothing asks again when the next job falls behind")
+def test_while_a_job_waits_it_asks_again_before_the_job_is_far_behind() -> None:
+    """A job that is known, and has all it may have, and one that just came: in a minute that one is behind."""
+    state = arrive(taught(1, {"x": 0.25}), "x1", gpus_max=1)
+    tell(state, Start(0.0, "x1", 1, Allocation.of({"n0": [0]})), JobStarted(0.0, "x1", 1))
+    tell(state, JobReported(0.0, "x1", 1, 0.0, observations=(measured(averaging(0.25), 1, 840),)), Tick(100.0))
+    arrive(state, "x2", gpus_max=1, estimate_s=1e6)
+    plan = Pilot().plan(state.snapshot())
+    assert sizes(plan) == {"x1": 1}
+    assert plan.review_at < math.inf
+
+
+# -- over a run --------------------------------------------------------------------------------------------------------
+
+
+def write_trace(path: Path, seed: int, *, jobs: int, gap_s: float) -> str:
+    """Built-in applications that take a minute or an hour of one GPU."""
+    draw, at, made = random.Random(seed), 0.0, []
+    for number in range(jobs):
+        model = draw.choice(["small-cnn", "recommender"])
+        made.append(TraceJob(id=f"j{number:02d}", submit_s=at, gpus=1, gpus_min=1, gpus_max=1, model=model))
+        at += draw.expovariate(1 / gap_s)
+    path.write_text(to_jsonl(Trace(jobs=tuple(made), format="fairlead", source="test")))
+    return str(path)
+
+
+def behind_s(journal: MemoryJournal, floor: float) -> float:
+    """The furthest any job was ever behind, in seconds of the share it is guaranteed."""
+    state, worst = State(), 0.0
+    for message in journal:
+        tell(state, message)
+        view = state.snapshot()
+        share = sum(node.gpus for node in view.nodes.values() if node.open) / max(1, len(view.jobs))
+        for one in view.jobs.values():
+            due_gpu_s = floor * (view.fair_gpu_s - one.fair_from_gpu_s)
+            worst = max(worst, (due_gpu_s - one.held_at(view.now)) / (floor * share))
+    return worst
+
+
+def simulate(trace: str) -> MemoryJournal:
+    journal = MemoryJournal()
+    run_experiment(Experiment(trace=trace, policy="pilot", cluster="t4=1x4", report_every_s=30.0), journal=journal)
+    return journal
+
+
+#: What it takes to serve who is behind: a review (15 s), others that make room (5 s to save) and a restart (25 s).
+#: On 4 GPUs one is always enough: a quarter of an equal share is at most that.
+SLACK_S = 15.0 + 5.0 + 25.0
+
+STARVED = pytest.mark.xfail(strict=True, reason="a job waits for 419 s (seed 2), 731 s (seed 3) with no GPU at all")
+
+
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=STARVED), pytest.param(3, marks=STARVED), 4, 5])
+def test_with_at_most_as_many_jobs_as_gpus_nobody_is_behind_for_longer_than_it_takes_to_serve_it(
+    seed: int, tmp_path: Path
+) -> None:
+    journal = simulate(write_trace(tmp_path / "trace.jsonl", seed, jobs=4, gap_s=400.0))
+    assert behind_s(journal, Pilot().floor) <= SLACK_S
+
+
+@pytest.mark.xfail(strict=True, reason="a job waits for 3900 s with no GPU at all: the floor has no effect")
+def test_with_more_jobs_than_gpus_nobody_is_far_behind(tmp_path: Path) -> None:
+    """The slack is generous: a job that is behind must wait until others that are further behind have been served."""
+    journal = simulate(write_trace(tmp_path / "trace.jsonl", 1, jobs=12, gap_s=200.0))
+    assert behind_s(journal, Pilot().floor) <= 10 * SLACK_S
+
+
+# -- when to ask again -------------------------------------------------------------------------------------------------
+
+
+def test_it_asks_again_soon_while_a_job_finds_out_how_well_it_scales() -> None:
+    unknown = make_view("1x4", [job("a", gpus_max=4, on="n0[0]")], now=100.0)
+    assert Pilot().plan(unknown).review_at == 115.0
+    assert Pilot(review_s=60.0).plan(unknown).review_at == 160.0
+    assert Pilot(review_s=0.0).plan(unknown).review_at == math.inf
+
+
+@pytest.mark.parametrize(("most", "review_at"), [(16, 15.0), (8, math.inf)])
+def test_it_asks_again_while_a_job_has_all_it_may_have_until_it_is_measured_there(most: int, review_at: float) -> None:
+    """It was measured on 4 GPUs, so it may have 8; unless that is all it will ever have."""
+    plan = Pilot().plan(arrive(taught(16, {"x": 0.001}), "x1", gpus_max=most).snapshot())
+    assert sizes(plan) == {"x1": 8}
+    assert plan.review_at == review_at
+
+
+def test_it_need_not_be_asked_again_if_everybody_is_known_and_could_have_more() -> None:
+    view = arrive(taught(8, {"x": 0.25}), "x1", "x2").snapshot()
+    assert Pilot(**PLAIN).plan(view).review_at == math.inf
+
+
+def test_it_need_not_be_asked_again_if_nobody_runs() -> None:
+    assert Pilot().plan(make_view("1x4", [])).review_at == math.inf
+    assert Pilot().plan(make_view("1x4", [job("a", 8)])).review_at == math.inf
+    assert Pilot().plan(make_view((), [job("a", 1)])).review_at == math.inf
+
+
+# -- every kind of job and cluster -------------------------------------------------------------------------------------
+
+
+def test_rigid_jobs_get_what_they_ask_for_or_nothing() -> None:
+    jobs = [job("four", 4), job("three", 3), job("one", 1)]
+    plan = Pilot().plan(make_view("1x4", jobs))
+    assert sizes(plan) in ({"four": 4}, {"three": 3, "one": 1})
+    assert sizes(Pilot().plan(make_view("2x4", jobs))) == {"four": 4, "three": 3, "one": 1}
+
+
+def test_a_rigid_job_that_is_larger_than_a_node_spans_nodes() -> None:
+    Scenario(nodes="2x4", jobs=[job("a", 6)], expected={"a": 6}).check(Pilot())
+
+
+def test_a_job_that_must_not_be_preempted_stays_whatever_others_would_gain() -> None:
+    jobs = [job("bound", 3, gpus_min=1, gpus_max=4, preemptible=False, on="n0[1,2,3]"), job("a"), job("b")]
+    plan = Pilot().plan(make_view("1x4", jobs, now=1e5))
+    assert placement(plan)["bound"] == "n0[1,2,3]"
+    assert len(plan.allocations) == 2
+
+
+def test_a_job_that_must_not_be_preempted_is_started_like_any_other() -> None:
+    Scenario(nodes="1x1", jobs=[job("bound", preemptible=False)], expected={"bound": 1}).check(Pilot())
+
+
+def test_a_job_runs_on_a_gpu_type_it_accepts() -> None:
+    jobs = [job("new", 2, gpu_types=("a100",)), job("old", 2, gpu_types=("k80",))]
+    Scenario(nodes="a100=1x2,k80=1x2", jobs=jobs, expected={"new": "n0[0,1]", "old": "n1[0,1]"}).check(Pilot())
+    Scenario(nodes="v100=1x2", jobs=jobs, expected={}).check(Pilot())
+
+
+@pytest.mark.xfail(strict=True, reason="`any` takes the a100s, `new` waits, and two k80s are free")
+def test_a_job_that_accepts_anything_leaves_the_only_gpus_that_another_accepts() -> None:
+    jobs = [job("new", 2, gpu_types=("a100",)), job("old", 2, gpu_types=("k80",)), job("any", 2)]
+    Scenario(nodes="a100=1x2,k80=2x2", jobs=jobs, expected={"new": 2, "old": 2, "any": 2}).check(Pilot())
+
+
+def test_a_job_that_cannot_be_placed_on_the_gpus_it_accepts_is_not_put_on_others() -> None:
+    """A bound job spans both v100 nodes, so no other may: three GPUs are free there, but not for one job."""
+    nodes = [Node("n0", 3, "v100"), *(Node(f"n{k}", 1, "a100") for k in (1, 2, 3)), Node("n4", 2, "v100")]
+    bound = job("bound", 2, preemptible=False, on="n0[2] n4[0]")
+    Scenario(nodes=nodes, jobs=[bound, job("a", 3, gpu_types=("v100",))], expected={"bound": "n0[2] n4[0]"}).check(
+        Pilot()
+    )
+
+
+def test_the_faster_gpus_go_to_the_job_that_gains_more_by_them() -> None:
+    """`x` is four times as fast on an a100 as on a k80, `y` a tenth faster."""
+    state = tell(State(), NodeJoined(0.0, Node("n0", 1, "k80")), NodeJoined(0.0, Node("n1", 1, "a100")))
+    slow = averaging(0.1)
+    for model, times in (("x", 4.0), ("y", 1.1)):
+        fast = slow.faster(times, within_node=times, between_nodes=times)
+        teach(state, model, measured(slow, 1, 840, gpu_type="k80"), measured(fast, 1, 840, gpu_type="a100"))
+    arrive(state, "y1", "x1", gpus_max=1)
+    assert placement(Pilot().plan(state.snapshot())) == {"x1": "n1[0]", "y1": "n0[0]"}
+
+
+def test_without_jobs_or_without_nodes_nothing_is_planned_and_everybody_is_told_why() -> None:
+    assert Pilot().plan(make_view((), [])).allocations == {}
+    assert Pilot().plan(make_view("2x4", [])).allocations == {}
+    plan = Pilot().plan(make_view((), [job("a"), job("b", 2)]))
+    assert plan.allocations == {}
+    assert {name: reason.code for name, reason in plan.reasons.items()} == {"a": "too-large", "b": "too-large"}
+
+
+def test_on_a_cluster_that_is_closed_everybody_stays() -> None:
+    jobs = [job("a", on="n0[0]"), job("b", on="n1[0]"), job("c")]
+    plan = Pilot().plan(make_view("2x4", jobs, draining=["n0"], lost=["n1"]))
+    assert placement(plan) == {"a": "n0[0]"}
+    assert set(plan.reasons) == {"a", "b", "c"}
+
+
+def test_a_job_that_can_grow_leaves_a_draining_node_and_one_that_cannot_stays() -> None:
+    jobs = [job("grows", gpus_max=8, on="n0[0]"), job("stays", on="n0[1]")]
+    plan = Pilot().plan(make_view("2x4", jobs, now=1e5, draining=["n0"]))
+    assert placement(plan) == {"grows": "n1[0,1]", "stays": "n0[1]"}
+
+
+# -- the bound ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(histories())
+def test_without_a_floor_the_bound_is_a_share(history: History) -> None:
+    policy = Pilot(floor=0.0)
+    for view in history.views():
+        bound = policy.plan(view).bound
+        assert bound is None or 0.0 <= bound <= 1.0
+
+
+@pytest.mark.xfail(strict=True, reason="what lacks to the floor counts as a loss: 1 - earned / possible = 52210")
+def test_the_bound_is_a_share_also_if_a_job_is_behind_that_nobody_can_help() -> None:
+    nodes = [Node("n0", 5, "k80"), Node("n1", 1, "a100"), Node("n2", 2, "a100")]
+    bound = Pilot().plan(make_view(nodes, [job("a", 6)], now=100.0)).bound
+    assert bound is None or 0.0 <= bound <= 1.0
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["hurry", "floor", "review_s"])
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
+def test_options_are_numbers_of_at_least_zero(name: str, value: float) -> None:
+    with pytest.raises(InvalidSpec, match=rf"pilot: {name} is .*; expected a number of at least 0"):
+        Pilot(**{name: value})
+
+
+def test_nobody_can_be_guaranteed_more_than_an_equal_share() -> None:
+    with pytest.raises(InvalidSpec, match="floor is 1.1; an equal share for everybody is 1"):
+        Pilot(floor=1.1)
+    assert Pilot(floor=1.0).floor == 1.0
+
+
+def test_options_can_be_given_as_text() -> None:
+    assert make_policy("pilot:hurry=0.5,floor=0,lore=false,review_s=0") == Pilot(
+        hurry=0.5, floor=0.0, lore=False, review_s=0.0
+    )
+
+
+@pytest.mark.parametrize(
+    "policy", [Pilot(hurry=0.0, floor=0.0, review_s=0.0), Pilot(hurry=1.0, floor=1.0, lore=False)], ids=["none", "all"]
+)
+def test_the_contract_holds_for_other_options_too(policy: Pilot) -> None:
+    check_policy(policy, examples=10)
