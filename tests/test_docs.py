@@ -1,12 +1,14 @@
 """The documentation is tested like code: commands run, outputs are current, links resolve, and nothing is left out.
 
-`python tests/test_docs.py` renews the outputs in the tutorial.
+`python tests/test_docs.py` renews the outputs in the tutorial and on the page about goodput.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
+import io
 import os
 import re
 import shlex
@@ -39,6 +41,7 @@ from fairlead.testing.contract import RULES
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README, TUTORIAL, WRITING = ROOT / "README.md", DOCS / "tutorial.md", DOCS / "writing-a-policy.md"
+GOODPUT = DOCS / "goodput.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -140,7 +143,8 @@ def run_commands(page: Path, directory: Path) -> list[str]:
         check=False,
     )
     assert done.returncode == 0, f"a command of {page.name} failed:\n{done.stdout[-3000:]}"
-    return done.stdout.split(f"{mark}\n")[:-1]
+    printed = "".join(line for line in done.stdout.splitlines(True) if not line.endswith("of the jobs have ended\n"))
+    return printed.split(f"{mark}\n")[:-1]
 
 
 def plain(output: str) -> list[str]:
@@ -150,31 +154,49 @@ def plain(output: str) -> list[str]:
     return [line for line in (re.sub(r"[\s─]+", " ", line).strip() for line in output.splitlines()) if line]
 
 
+def run_python(page: Path) -> list[str]:
+    """What every `python` block of a page prints, when all of them are run one after the other."""
+    printed, names = [], {"__name__": page.stem}
+    for block in blocks(page):
+        if block.language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                exec(compile(block.text, page.name, "exec"), names)
+            printed.append(output.getvalue())
+    return printed
+
+
+def answers(page: Path, language: str) -> list[tuple[str, str | None]]:
+    """(text of a block of this language, what the page says it prints, if it says so)."""
+    pairs = pairwise([*blocks(page), Block("", "", follows=False)])
+    said = ((block, answer if answer.language == "text" and answer.follows else None) for block, answer in pairs)
+    return [(block.text, answer and answer.text) for block, answer in said if block.language == language]
+
+
+def assert_current(page: Path, language: str, printed: list[str]) -> None:
+    for (text, said), output in zip(answers(page, language), printed, strict=True):
+        if said is not None:
+            assert plain(said) == plain(output), f"renew it by: python {__file__}\nafter:\n{text}"
+
+
 @pytest.mark.slow
 def test_the_tutorial_runs_as_written_and_prints_what_it_says(checkout: Path) -> None:
-    printed = iter(run_commands(TUTORIAL, checkout))
-    for block, answer in pairwise([*blocks(TUTORIAL), Block("", "", follows=False)]):
-        if block.language == "sh":
-            output = next(printed)
-            if answer.language == "text" and answer.follows:
-                assert plain(answer.text) == plain(output), f"renew it by: python {__file__}\nafter:\n{block.text}"
+    assert_current(TUTORIAL, "sh", run_commands(TUTORIAL, checkout))
 
 
-def renew_tutorial() -> None:
-    """Write what the commands print into the tutorial."""
-    with tempfile.TemporaryDirectory() as directory:
-        printed = iter(run_commands(TUTORIAL, make_checkout(Path(directory))))
-    text = TUTORIAL.read_text(encoding="utf-8")
-    for block, answer in pairwise([*blocks(TUTORIAL), Block("", "", follows=False)]):
-        if block.language == "sh":
-            lines = [line.rstrip() for line in next(printed).replace("\u00a0", " ").rstrip().splitlines()]
-            if answer.language == "text" and answer.follows:
-                old, new = (
-                    f"{block.text}```\n\n```text\n{output}```" for output in (answer.text, "\n".join([*lines, ""]))
-                )
-                assert old in text
-                text = text.replace(old, new)
-    TUTORIAL.write_text(text, encoding="utf-8")
+def test_the_examples_on_the_page_about_goodput_print_what_it_says() -> None:
+    assert_current(GOODPUT, "python", run_python(GOODPUT))
+
+
+def renew(page: Path, language: str, printed: list[str]) -> None:
+    """Write what the blocks print into the page."""
+    content = page.read_text(encoding="utf-8")
+    for (text, said), output in zip(answers(page, language), printed, strict=True):
+        if said is not None:
+            lines = [line.rstrip() for line in output.replace("\u00a0", " ").rstrip().splitlines()]
+            old, new = (f"{text}```\n\n```text\n{answer}```" for answer in (said, "\n".join([*lines, ""])))
+            assert old in content
+            content = content.replace(old, new)
+    page.write_text(content, encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -270,7 +292,13 @@ def _options() -> Iterator[tuple[str, str, str]]:
         cls = find_policy(name)
         for f in settable(cls):
             values = f.default if isinstance(f.default, tuple) else (f.default,)
-            yield name, f.name, "/".join(f"{x:g}" if isinstance(x, int | float) else str(x).lower() for x in values)
+            yield name, f.name, "/".join(map(_typed, values))
+
+
+def _typed(default: object) -> str:
+    """As one would type it on the command line."""
+    number = isinstance(default, int | float) and not isinstance(default, bool)
+    return f"{default:g}" if number else str(default).lower()
 
 
 def test_every_policy_and_every_option_with_its_default_is_described() -> None:
@@ -302,4 +330,6 @@ def test_every_rule_of_the_contract_and_every_column_is_described() -> None:
 
 
 if __name__ == "__main__":
-    renew_tutorial()
+    renew(GOODPUT, "python", run_python(GOODPUT))
+    with tempfile.TemporaryDirectory() as checked_out:
+        renew(TUTORIAL, "sh", run_commands(TUTORIAL, make_checkout(Path(checked_out))))

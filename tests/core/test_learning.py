@@ -233,7 +233,6 @@ def test_a_young_job_puts_right_what_an_old_one_said() -> None:
     assert lore_of(state).speed == Speed(pytest.approx(0.001), "t4", 1, 1)
 
 
-@pytest.mark.xfail(strict=True, reason="while the model has no speed, an old job's noise scale replaces a young one's")
 def test_an_old_job_does_not_replace_the_noise_scale_of_a_young_one_that_has_no_speed_yet() -> None:
     state = tell(running(), report(20.0, 0.01, noise_scale=100.0))
     tell(state, JobSubmitted(20.0, spec("b")), Start(20.0, "b", 1, Allocation.of({"n1": [0]})))

@@ -109,7 +109,6 @@ def test_with_a_fixed_batch_there_is_nothing_to_search_and_both_agree(
     assert_close(Model(given_params, phi, Batch(initial, initial)), share=1e-9)
 
 
-@pytest.mark.xfail(strict=True, reason="rounds batches beyond max_per_gpu up to full micro-steps, and drops the others")
 def test_a_batch_just_beyond_what_fits_into_memory_is_not_rounded_up_to_twice_that() -> None:
     """130 samples at 128 a pass: two passes of 65. The grid tries 256 instead, which at no noise is worth half."""
     constant = ThroughputParams(alpha_c=0.1, beta_c=0.01, alpha_n=0.0, beta_n=0.0, alpha_r=0.0, beta_r=0.0, gamma=1.0)
@@ -126,24 +125,8 @@ def test_the_best_of_the_grid_is_as_good_as_the_best_of_every_batch(model: Model
     assert_close(model)
 
 
-#: Where the grid misses the half per cent: (application, beginning or end) -> why.
-COARSE = {
-    ("speech-recogniser", 0): "1.8 % off on 1 GPU: between 80 and 160 only 160 is tried",
-    ("object-detector", 1): "0.9 % off on 7 GPUs of several nodes: between two full micro-steps",
-}
-
-
-def application_ends() -> list[object]:
-    return [
-        pytest.param(name, end, marks=[pytest.mark.xfail(strict=True, reason=COARSE[name, end])])
-        if (name, end) in COARSE
-        else (name, end)
-        for name in APPLICATIONS
-        for end in (0, 1)
-    ]
-
-
-@pytest.mark.parametrize(("name", "end"), application_ends())
+@pytest.mark.parametrize("name", APPLICATIONS)
+@pytest.mark.parametrize("end", [0, 1])
 def test_the_built_in_applications_have_the_goodput_that_they_find_for_themselves(name: str, end: int) -> None:
     app = APPLICATIONS[name]
     for gpu_params in app.params.values():
@@ -188,8 +171,8 @@ def test_a_fixed_batch_is_divided_and_where_it_does_not_divide_the_rest_is_left_
 
 def test_a_batch_that_nobody_gave_bounds_to_is_fixed() -> None:
     stated, unstated = (curve(Model(PARAMS, 5000.0, batch)) for batch in (Batch(96, 96), Batch(96)))
-    np.testing.assert_array_equal(stated.one_K, unstated.one_K)
-    np.testing.assert_array_equal(stated.many_K, unstated.many_K)
+    np.testing.assert_allclose(stated.one_K, unstated.one_K)
+    np.testing.assert_allclose(stated.many_K, unstated.many_K)
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_accumulated() -> None:
@@ -251,7 +234,7 @@ def test_one_node_is_better_than_several_if_averaging_is_quicker_there(model: Mo
     if quicker:
         assert (found.one_K >= found.many_K * (1.0 - 1e-9)).all()
     if given_params.alpha_r == given_params.alpha_n and given_params.beta_r == given_params.beta_n:
-        np.testing.assert_array_equal(found.one_K[2:], found.many_K[2:])
+        np.testing.assert_allclose(found.one_K[2:], found.many_K[2:])
 
 
 @settings(max_examples=200, deadline=None)
@@ -284,11 +267,11 @@ def alone(some: Sequence[Model], most: Sequence[int]) -> list[Curve]:
 def test_many_models_in_one_call_have_the_curves_they_have_one_by_one(drawn: list[tuple[Model, int]]) -> None:
     some, most = [model for model, _ in drawn], [count for _, count in drawn]
     for together, single in zip(curves(some, most), alone(some, most), strict=True):
-        np.testing.assert_array_equal(together.one_K, single.one_K)
-        np.testing.assert_array_equal(together.many_K, single.many_K)
+        np.testing.assert_allclose(together.one_K, single.one_K)
+        np.testing.assert_allclose(together.many_K, single.many_K)
 
 
 def test_a_longer_curve_begins_with_the_shorter_one() -> None:
     short, long = curves([Model(PARAMS, 1000.0, FREE)] * 2, [5, 50])
-    np.testing.assert_array_equal(short.one_K, long.one_K[:6])
-    np.testing.assert_array_equal(short.many_K, long.many_K[:6])
+    np.testing.assert_allclose(short.one_K, long.one_K[:6])
+    np.testing.assert_allclose(short.many_K, long.many_K[:6])

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.policies.arranging import STAY, Gaps, Pool, Where, arrange
+from fairlead.policies.arranging import STAY, Pool, arrange
+from fairlead.policies.gaps import Gaps, Where
 
 # -- gaps --------------------------------------------------------------------------------------------------------------
 

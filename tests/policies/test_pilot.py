@@ -106,7 +106,7 @@ def test_two_equal_jobs_share_equally_at_the_price_where_a_fifth_gpu_is_not_wort
     """g(k) = 840 / (1/k + 0.25): (1) is least at 4 rather than 5 GPUs from lambda = (1/4 - 1/5) / 0.25 = 0.2 on.
 
     There both want 4 of the 8 GPUs, just below it 5. A second on 4 GPUs earns (2) 1 + 4 lambda = 1.8, on 3 of them
-    1.8 g(3) / g(4) = 1.543, and on 5 what it costs, 2.0.
+    1.8 g(3) / g(4) = 1.543, and on 5 what it costs, 2.0; all in a unit that the policy chooses.
     """
     state = arrive(taught(8, {"x": 0.25}), "x1", "x2")
     plan = Pilot(**PLAIN).plan(state.snapshot())
@@ -114,8 +114,7 @@ def test_two_equal_jobs_share_equally_at_the_price_where_a_fifth_gpu_is_not_wort
     for name in ("x1", "x2"):
         numbers = plan.reasons[name].numbers
         assert numbers["speedup"] == pytest.approx(2.0, rel=0.01)
-        assert numbers["objective_less"] == pytest.approx(1.543 - 1.8, rel=0.02)
-        assert numbers["objective_more"] == pytest.approx(2.0 - 1.8, rel=0.02)
+        assert numbers["objective_less"] / numbers["objective_more"] == pytest.approx((1.543 - 1.8) / 0.2, rel=0.02)
     assert plan.bound == pytest.approx(0.0, abs=1e-9)
 
 
@@ -127,8 +126,8 @@ def test_of_two_models_the_one_that_scales_better_gets_more_at_the_same_price() 
     state = arrive(taught(9, {"y": 0.0625, "z": 0.25}), "y", "z")
     plan = Pilot(**PLAIN).plan(state.snapshot())
     assert sizes(plan) == {"y": 6, "z": 3}
-    assert plan.reasons["y"].numbers["objective_less"] == pytest.approx(3.286 * (0.873 - 1.0), rel=0.02)
-    assert plan.reasons["z"].numbers["objective_less"] == pytest.approx(2.143 * (7 / 9 - 1.0), rel=0.02)
+    less = {name: plan.reasons[name].numbers["objective_less"] for name in ("y", "z")}
+    assert less["y"] / less["z"] == pytest.approx(3.286 * (0.873 - 1.0) / (2.143 * (7 / 9 - 1.0)), rel=0.02)
 
 
 def test_where_there_is_plenty_a_gpu_costs_nothing_and_a_job_has_what_is_fastest_for_it() -> None:
@@ -237,7 +236,7 @@ def test_the_pause_of_a_change_in_place_is_the_one_that_was_measured() -> None:
 
 @pytest.mark.parametrize(("starts", "gpus"), [(1, 2), (2, 1)])
 def test_a_job_that_was_moved_often_is_expected_to_be_moved_again_soon(starts: int, gpus: int) -> None:
-    """At 62 s, with starts that take 60: 2 x 62 / (62 + 60) of its speed after one start, 2 x 31 / (31 + 60) after two."""
+    """At 62 s, with starts that take 60: 2 x 62 / (62 + 60) of its speed after 1 start, 2 x 31 / (31 + 60) after 2."""
     state = tell(State(), NodeJoined(0.0, Node("n0", 2)), JobSubmitted(0.0, JobSpec(id="a", gpus_max=2)))
     one = Allocation.of({"n0": [0]})
     if starts == 2:
@@ -263,25 +262,21 @@ def hogged(names: str, *, gpus: int = 4, **options: Any) -> Plan:
     return Pilot(**options).plan(tell(state, Tick(1000.0)).snapshot())
 
 
-@pytest.mark.xfail(strict=True, reason="`enough` is min(share, most, 1), so one GPU; and the price of a GPU is 1e9")
 def test_a_job_that_is_behind_gets_an_equal_share_before_anybody_gets_more() -> None:
     """Two jobs on 4 GPUs: one had all of them for 1000 s, the other nothing, so it is due two."""
     assert sizes(hogged("x1")) == {"x1": 2, "hog": 2}
 
 
-@pytest.mark.xfail(strict=True, reason="a job that scales perfectly drives the price to 1e9; BEHIND = 1e4 is nothing")
 def test_a_job_that_is_behind_gets_no_more_than_it_can_use_of_an_equal_share() -> None:
     """Nobody knows how it scales, so it may have one GPU."""
     assert sizes(hogged("unknown")) == {"unknown": 1, "hog": 3}
 
 
-@pytest.mark.xfail(strict=True, reason="a job that scales perfectly drives the price to 1e9; BEHIND = 1e4 is nothing")
 def test_jobs_that_are_behind_come_before_one_that_had_everything() -> None:
     """Four jobs on 3 GPUs, of which three had nothing: the hog, which scales best and is almost done, must wait."""
     assert sizes(hogged("x1 x2 x3", gpus=3)) == {"x1": 1, "x2": 1, "x3": 1}
 
 
-@pytest.mark.xfail(strict=True, reason="the price is 1e9, and `enough` is one GPU")
 def test_a_job_that_has_less_than_its_part_is_given_an_equal_share() -> None:
     """It runs on one GPU, but had it for 100 of 1000 s only: an equal share of the 4 is 2."""
     hog = job("hog", 3, gpus_min=1, gpus_max=4, on="n0[1,2,3]", estimate_s=1001.0)
@@ -297,17 +292,11 @@ QUEUE = [
 ]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="with more jobs than GPUs no price clears: it ends at 1e9, and BEHIND is nothing"
-)
 def test_with_more_jobs_than_gpus_who_is_behind_goes_before_who_is_not() -> None:
     plan = Pilot().plan(make_view("1x1", QUEUE, now=1000.0))
     assert "hog" not in plan.allocations
 
 
-@pytest.mark.xfail(
-    strict=True, reason="with more jobs than GPUs no price clears: it ends at 1e9, and BEHIND is nothing"
-)
 @pytest.mark.parametrize("furthest", ["a", "b"])
 def test_with_more_jobs_than_gpus_the_furthest_behind_goes_first(furthest: str) -> None:
     """Both are behind: one had a tenth of its due, the other nothing, and is in no hurry."""
@@ -331,7 +320,6 @@ def test_who_has_had_its_share_is_not_served_first() -> None:
     Scenario(nodes="1x1", jobs=jobs, now=1000.0, expected={"b": 1}).check(Pilot())
 
 
-@pytest.mark.xfail(strict=True, reason="nothing asks again when the next job falls behind")
 def test_while_a_job_waits_it_asks_again_before_the_job_is_far_behind() -> None:
     """A job that is known, and has all it may have, and one that just came: in a minute that one is behind."""
     state = arrive(taught(1, {"x": 0.25}), "x1", gpus_max=1)
@@ -380,10 +368,8 @@ def simulate(trace: str) -> MemoryJournal:
 #: On 4 GPUs one is always enough: a quarter of an equal share is at most that.
 SLACK_S = 15.0 + 5.0 + 25.0
 
-STARVED = pytest.mark.xfail(strict=True, reason="a job waits for 419 s (seed 2), 731 s (seed 3) with no GPU at all")
 
-
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=STARVED), pytest.param(3, marks=STARVED), 4, 5])
+@pytest.mark.parametrize("seed", range(6))
 def test_with_at_most_as_many_jobs_as_gpus_nobody_is_behind_for_longer_than_it_takes_to_serve_it(
     seed: int, tmp_path: Path
 ) -> None:
@@ -391,7 +377,6 @@ def test_with_at_most_as_many_jobs_as_gpus_nobody_is_behind_for_longer_than_it_t
     assert behind_s(journal, Pilot().floor) <= SLACK_S
 
 
-@pytest.mark.xfail(strict=True, reason="a job waits for 3900 s with no GPU at all: the floor has no effect")
 def test_with_more_jobs_than_gpus_nobody_is_far_behind(tmp_path: Path) -> None:
     """The slack is generous: a job that is behind must wait until others that are further behind have been served."""
     journal = simulate(write_trace(tmp_path / "trace.jsonl", 1, jobs=12, gap_s=200.0))
@@ -421,7 +406,7 @@ def test_it_need_not_be_asked_again_if_everybody_is_known_and_could_have_more() 
     assert Pilot(**PLAIN).plan(view).review_at == math.inf
 
 
-def test_it_need_not_be_asked_again_if_nobody_runs() -> None:
+def test_it_need_not_be_asked_again_if_nobody_could_run() -> None:
     assert Pilot().plan(make_view("1x4", [])).review_at == math.inf
     assert Pilot().plan(make_view("1x4", [job("a", 8)])).review_at == math.inf
     assert Pilot().plan(make_view((), [job("a", 1)])).review_at == math.inf
@@ -517,7 +502,6 @@ def test_without_a_floor_the_bound_is_a_share(history: History) -> None:
         assert bound is None or 0.0 <= bound <= 1.0
 
 
-@pytest.mark.xfail(strict=True, reason="what lacks to the floor counts as a loss: 1 - earned / possible = 52210")
 def test_the_bound_is_a_share_also_if_a_job_is_behind_that_nobody_can_help() -> None:
     nodes = [Node("n0", 5, "k80"), Node("n1", 1, "a100"), Node("n2", 2, "a100")]
     bound = Pilot().plan(make_view(nodes, [job("a", 6)], now=100.0)).bound
@@ -535,7 +519,7 @@ def test_options_are_numbers_of_at_least_zero(name: str, value: float) -> None:
 
 
 def test_nobody_can_be_guaranteed_more_than_an_equal_share() -> None:
-    with pytest.raises(InvalidSpec, match="floor is 1.1; an equal share for everybody is 1"):
+    with pytest.raises(InvalidSpec, match=r"floor is 1\.1; an equal share for everybody is 1"):
         Pilot(floor=1.1)
     assert Pilot(floor=1.0).floor == 1.0
 

@@ -169,7 +169,6 @@ def test_a_young_job_that_was_restarted_often_is_left_alone() -> None:
     assert sizes(Pollux().plan(make_view("2x2", jobs, now=2000.0))) == {"calm": 2, "shaken": 2}
 
 
-@pytest.mark.xfail(strict=True, reason="a factor of 0 makes any GPUs worth as little as none, and nothing asks again")
 def test_a_job_that_waits_is_started_again_however_often_it_was_restarted() -> None:
     """It has nothing to lose, and the whole cluster is free."""
     waits = elastic("a", stints=[("n0[0]", 0.0, 5.0), ("n0[0]", 5.0, 10.0)])
@@ -177,7 +176,6 @@ def test_a_job_that_waits_is_started_again_however_often_it_was_restarted() -> N
     assert plan.allocations or plan.review_at < math.inf
 
 
-@pytest.mark.xfail(strict=True, reason="after two outages within restart_s the job is forgotten for ever")
 def test_a_job_on_a_node_that_fails_twice_in_a_row_still_finishes() -> None:
     jobs = [SimJob(job("a").spec, 0.0, FixedDuration(100.0, 1))]
     outages = [Outage("n0", 5.0, 6.0), Outage("n0", 10.0, 11.0)]
@@ -352,13 +350,13 @@ def test_there_are_two_searches(search: str) -> None:
 
 @pytest.mark.parametrize("options", [{"p": math.nan}, {"p": math.inf}, {"p": -math.inf}])
 def test_the_exponent_is_a_finite_number(options: dict[str, float]) -> None:
-    with pytest.raises(InvalidSpec, match=r"p is .* expected finite numbers"):
+    with pytest.raises(InvalidSpec, match=r"p is .*; expected -10 to 1"):
         Pollux(**options)
 
 
 @pytest.mark.parametrize("restart_s", [-1.0, math.nan, math.inf])
 def test_a_restart_takes_no_less_than_nothing(restart_s: float) -> None:
-    with pytest.raises(InvalidSpec, match=r"restart_s .* expected finite numbers"):
+    with pytest.raises(InvalidSpec, match=r"restart_s is .*; expected a number of seconds"):
         Pollux(restart_s=restart_s)
 
 
@@ -370,11 +368,7 @@ def test_the_gain_of_a_change_is_a_factor_of_at_least_one(gain: float) -> None:
 
 @pytest.mark.parametrize(
     "p",
-    [
-        -50.0,
-        pytest.param(20.0, marks=pytest.mark.xfail(strict=True, reason="costs below 1e-9 count as equal")),
-        pytest.param(1000.0, marks=pytest.mark.xfail(strict=True, reason="the mean underflows: ZeroDivisionError")),
-    ],
+    [-10.0, -2.5, 0.0, 0.5, 1.0],
 )
 def test_any_exponent_that_is_allowed_starts_a_job_that_waits_for_free_gpus(p: float) -> None:
     plan = Pollux(p=p).plan(make_view("1x4", [elastic("a", on="n0[0]"), elastic("b")], now=1e4))

@@ -343,7 +343,7 @@ def test_what_cannot_be_meant_is_refused(options: str, expected: str) -> None:
 
 def goodputs(view: Snapshot, gpu_type: str) -> list[float]:
     """Of job a on 1, 2 and 4 GPUs of a node, as far as anybody knows."""
-    (appraisal,) = Appraiser().appraise(view, [view.jobs["a"]], gpu_type, reach=4, lore=False)
+    (appraisal,) = Appraiser().appraise(view, [view.jobs["a"]], gpu_type, reach=4, lore=True)
     return [appraisal.goodput(1, gpus) for gpus in (1, 2, 4)]
 
 
@@ -377,11 +377,20 @@ def test_without_a_measurement_the_median_of_other_models_tells_how_much_faster_
     assert faster == pytest.approx([4.0] * 3, rel=0.05)
 
 
+def test_sia_learns_of_gpu_types_from_other_models_but_not_of_its_own_one() -> None:
+    """Another job of the model was on 8 GPUs; this one begins on one, but of the type that suits most models."""
+    view = make_view("t4=1x8,a100=1x8", [elastic("a", on="n0[0]", labels={"model": "mine"})], now=5000.0)
+    told = {"a": [seen(SLOW, "t4"), seen(SLOW, "t4", m=50)]}
+    lore = {"mine": [seen(SLOW, "t4", 8)], "other": [seen(SLOW, "t4"), seen(FAST, "a100")]}
+    plan = decided(taught(view, told, **lore))
+    assert placement(plan) == {"a": "n1[0,1]"}
+
+
 def test_what_is_remembered_does_not_outlive_what_it_was_computed_from() -> None:
     appraiser, found = Appraiser(), []
     for factor in (2.0, 4.0):
         view = taught(TWO_TYPES, {"a": MEASURED}, other=[seen(SLOW, "t4"), seen(SLOW.faster(factor), "a100")])
-        (again,) = appraiser.appraise(view, [view.jobs["a"]], "a100", reach=4, lore=False)
+        (again,) = appraiser.appraise(view, [view.jobs["a"]], "a100", reach=4, lore=True)
         found.append(again.goodput(1, 1))
         assert again.goodput(1, 1) == goodputs(view, "a100")[0]
     assert found[1] == pytest.approx(2.0 * found[0], rel=0.02)

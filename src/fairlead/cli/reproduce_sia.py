@@ -149,7 +149,8 @@ def _show_ratios(reruns: Sequence[SiaRerun]) -> None:
         lines.append([escape(label), _shown(mean, ratio), *_published(runs[0].variant.against)])
     named = {rerun.variant.against for rerun in reruns}
     lines += [[name, NONE, *_published(name)] for name in paper.PUBLISHED if name not in named]
-    print_table("Next to the paper, which ran other jobs on other GPUs: only the ratios compare", lines)
+    whose = "which ran other jobs on other GPUs" if reruns[0].workload.seed is not None else "over all its workloads"
+    print_table(f"Next to the paper, {whose}: only the ratios compare", lines)
 
 
 def _published(name: str) -> list[str]:

@@ -72,9 +72,11 @@ def recall(lore: dict[str, Belief], job: Job, report: JobReported) -> dict[str, 
     if report.observations:
         seen = {(o.gpu_type, o.nodes, o.gpus): o for o in (*known.observations, *report.observations)}
         after = replace(after, observations=tuple(seen.values()))
-    if report.progress <= YOUNG or known.speed is None:
-        noise_scale = known.noise_scale if job.belief.noise_scale is None else job.belief.noise_scale
-        after = replace(after, noise_scale=noise_scale, speed=job.belief.speed or known.speed)
+    young = report.progress <= YOUNG
+    if job.belief.noise_scale is not None and (young or known.noise_scale is None):
+        after = replace(after, noise_scale=job.belief.noise_scale)
+    if job.belief.speed is not None and (young or known.speed is None):
+        after = replace(after, speed=job.belief.speed)
     if after == known:
         return lore
     others = {name: belief for name, belief in lore.items() if name != model}

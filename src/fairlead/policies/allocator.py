@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policies.arranging import STAY, Pool, Where, arrange
+from fairlead.policies.arranging import STAY, Pool, arrange
+from fairlead.policies.gaps import Where
 from fairlead.policies.sizing import Costs, Sizing, exact, priced, stays
 
 Floats = NDArray[np.float64]

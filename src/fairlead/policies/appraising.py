@@ -62,19 +62,20 @@ class Appraiser:
         With `lore` what other jobs of the same model taught is used for what a job has not measured itself.
         """
         reach = 1 << max(reach - 1, 0).bit_length()  # in powers of two, so that curves serve many decisions
-        ratios = self._usual_ratios(view, gpu_type)
+        most = sum(node.gpus for node in view.nodes.values())
+        ratios = self._usual_ratios(view, gpu_type) if lore else {}
         found: dict[str, Appraisal] = {}
         missing: list[tuple[Job, Belief, object]] = []
         for job in jobs:
             belief = _informed(job, view.lore) if lore else job.belief
             told = () if not ratios or _on(gpu_type, belief.observations) else tuple(ratios.items())
-            key: object = (belief.observations, belief.noise_scale, job.allocation.total, reach, told)
+            key: object = (job.spec, belief.observations, belief.noise_scale, job.allocation.total, reach, most, told)
             known = self._known.get((job.id, gpu_type))
             if known is not None and known[0] == key:
                 found[job.id] = known[1]
             else:
                 missing.append((job, belief, key))
-        fresh = _appraise([(job, belief) for job, belief, _ in missing], gpu_type, reach, ratios)
+        fresh = _appraise([(job, belief) for job, belief, _ in missing], gpu_type, (reach, most), ratios)
         for (job, _, key), appraisal in zip(missing, fresh, strict=True):
             found[job.id] = appraisal
             self._known[job.id, gpu_type] = key, appraisal
@@ -114,26 +115,32 @@ def _informed(job: Job, lore: Mapping[str, Belief]) -> Belief:
 
 
 def _appraise(
-    jobs: Sequence[tuple[Job, Belief]], gpu_type: str, reach: int, ratios: Mapping[str, float]
+    jobs: Sequence[tuple[Job, Belief]], gpu_type: str, span: tuple[int, int], ratios: Mapping[str, float]
 ) -> list[Appraisal]:
-    """The jobs of which something is known, together; perfect scaling for the others."""
+    """The jobs of which something is known, together; perfect scaling for the others.
+
+    `span` are the fewest GPUs that curves must reach, and the most there are.
+    """
+    reach, ceiling = span
     known = [(job, belief) for job, belief in jobs if belief.observations]
     fits = _fits([belief for _, belief in known], gpu_type, ratios)
     models = [
-        Model(fit.params, belief.noise_scale or 0.0, job.spec.batch or _as_measured(belief.observations))
+        Model(fit.params, max(0.0, belief.noise_scale or 0.0), job.spec.batch or _as_measured(belief.observations))
         for (job, belief), fit in zip(known, fits, strict=True)
     ]
-    limits = [_most(job, belief, gpu_type) for job, belief in known]
+    limits = [min(ceiling, _most(job, belief, gpu_type)) for job, belief in known]
     tables = curves(models, [max(most, reach) for most in limits])
     found = {
         job.id: Appraisal(curve, most, fit)
         for (job, _), curve, most, fit in zip(known, tables, limits, fits, strict=True)
     }
-    return [found[job.id] if job.id in found else _unknown(job, belief, gpu_type, reach) for job, belief in jobs]
+    for job, belief in jobs:
+        if job.id not in found:
+            found[job.id] = _unknown(min(ceiling, _most(job, belief, gpu_type)), reach)
+    return [found[job.id] for job, _ in jobs]
 
 
-def _unknown(job: Job, belief: Belief, gpu_type: str, reach: int) -> Appraisal:
-    most = _most(job, belief, gpu_type)
+def _unknown(most: int, reach: int) -> Appraisal:
     line_K = np.arange(max(most, reach) + 1, dtype=np.float64)
     return Appraisal(Curve(line_K, np.where(line_K < 2, 0.0, line_K)), most, None)
 
@@ -147,7 +154,7 @@ def _most(job: Job, belief: Belief, gpu_type: str) -> int:
 def _as_measured(observations: Sequence[Observation]) -> Batch:
     """The batch of a job that never declared one: what it was first seen with."""
     first = observations[0]
-    total = first.gpus * first.per_gpu_batch * (first.accumulation + 1)
+    total = max(1, first.gpus * first.per_gpu_batch * (first.accumulation + 1))
     return Batch(total, total)
 
 

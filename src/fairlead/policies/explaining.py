@@ -27,10 +27,11 @@ def weighed_reasons(
 def _explain(
     view: Snapshot, job: Job, j: int, allocation: Allocation | None, options: Choices, problem: Problem
 ) -> Reason:
-    kind = options.gpu_types.index(view.nodes[allocation.nodes[0]].gpu_type) if allocation else 0
+    accepted = [kind for kind, name in enumerate(options.gpu_types) if name in job.spec.gpu_types]
+    kind = options.gpu_types.index(view.nodes[allocation.nodes[0]].gpu_type) if allocation else (accepted or [0])[0]
     appraisal = options.appraisals[j][options.gpu_types[kind]]
     gpus, nodes = (allocation.total, len(allocation.shares)) if allocation else (0, 0)
-    single = appraisal.goodput(1, max(1, job.spec.least)) or 1.0
+    single = appraisal.goodput(1, job.spec.least) or 1.0
     numbers: dict[str, float] = {"gpus": gpus, "most": appraisal.most}
     here = appraisal.goodput(nodes, gpus) if gpus else 0.0
     numbers |= {"goodput": here, "speedup": here / single}
@@ -46,9 +47,10 @@ def _explain(
     if job.allocation and allocation != job.allocation:
         kept = float(problem.stay_J[j])
         numbers["objective_stay"] = cost - kept if math.isfinite(kept) else -math.inf
-    return Reason(
-        "placed" if allocation else "outweighed", f"{_verdict(job, allocation, numbers)} ({'; '.join(parts)})", numbers
-    )
+    if allocation is None and not (options.one_JTS[j].any() or options.many_JTS[j].any()):
+        return Reason("no-room", "waits: there are no nodes it could run on", numbers)
+    text = _verdict(job, allocation, numbers["speedup"], -numbers.get("objective_stay", 0.0))
+    return Reason("placed" if allocation else "outweighed", f"{text} ({'; '.join(parts)})" if parts else text, numbers)
 
 
 def _goodput(options: Choices, j: int, kind: int, gpus: int) -> float:
@@ -73,15 +75,18 @@ def _cost(problem: Problem, j: int, kind: int, gpus: int, *, stays: bool = False
     return min(one, many) if nodes == 0 else one if nodes == 1 else many
 
 
-def _verdict(job: Job, allocation: Allocation | None, numbers: Mapping[str, float]) -> str:
+def _verdict(job: Job, allocation: Allocation | None, speedup: float, worse: float) -> str:
+    """`worse` is what staying would be worse by."""
     if allocation is None:
         return "waits: every GPU does more good elsewhere"
+    fast = f"{speedup:.2f}x the speed of {'one' if job.spec.least == 1 else job.spec.least}"
     if allocation == job.allocation:
-        return f"keeps {allocation.total} GPUs at {numbers['speedup']:.2f}x the speed of one"
+        return f"keeps {allocation.total} GPUs at {fast}"
     if not job.allocation:
-        return f"gets {allocation.total} GPUs: {numbers['speedup']:.2f}x the speed of one"
-    change = f"goes from {job.allocation.total} to {allocation.total} GPUs, {numbers['speedup']:.2f}x the speed of one"
-    cost = -numbers.get("objective_stay", 0.0)
-    if not math.isfinite(cost):
+        return f"gets {allocation.total} GPUs: {fast}"
+    change = f"goes from {job.allocation.total} to {allocation.total} GPUs, {fast}"
+    if not math.isfinite(worse):
         return change
-    return f"{change}: staying would be worse for it by {cost:.3g}" if cost > 0 else f"{change}: others gain more by it"
+    return (
+        f"{change}: staying would be worse for it by {worse:.3g}" if worse > 0 else f"{change}: others gain more by it"
+    )

@@ -27,7 +27,7 @@ none stays behind for longer than it takes to start it, and nobody starves.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,7 +51,10 @@ UNKNOWN_GPU_S, LEAST_GPU_S = 600.0, 30.0
 #: Pauses until a job has had one: of a change in place, and of a restart.
 RESCALE_S, RESTART_S = 2.0, 30.0
 
-#: What lacking a whole equal share costs a job that is behind: more than anything another job could gain.
+#: A price beside which waiting counts for nothing. Jobs that scale perfectly want every GPU at any price.
+DEAR = 1e3
+
+#: What lacking a whole equal share costs a job that is behind: more than all others could earn.
 BEHIND = 1e4
 
 
@@ -86,18 +89,24 @@ class Pilot:
         worth_J = _worth(options)
         left_J = np.array([self._left(view, j, options) for j in range(len(options.jobs))])
         weight_J = worth_J * np.maximum(_on_one_gpu(options, left_J), LEAST_GPU_S) ** -self.hurry
+        highest_J = np.maximum(options.one_JTS, options.many_JTS).max(axis=(1, 2), initial=0.0)
+        weight_J /= max(
+            1e-300, float((weight_J * np.maximum(highest_J, options.now_J)).max())
+        )  # nobody can earn over 1
+
+        pause_J, usual_J = _pauses(view.now, options.jobs)
 
         def cost(goodput: Floats) -> Floats:
             return -goodput * weight_J[:, None, None]
 
+        def moved(goodput: Floats) -> Floats:
+            left_s = left_J[:, None, None] / np.maximum(goodput, 1e-12)
+            horizon_s = np.maximum(1e-3, np.minimum(usual_J[:, None, None], left_s))
+            return goodput * horizon_s / (horizon_s + pause_J[:, None, None])
+
         problem = options.problem(
             cost,
-            moved_J=np.array(
-                [
-                    _payoff(view.now, job, left * worth)
-                    for job, left, worth in zip(options.jobs, left_J, worth_J, strict=True)
-                ]
-            ),
+            moved=moved,
             idle_J=np.zeros(len(weight_J)),
         )
         if self.floor:
@@ -108,7 +117,7 @@ class Pilot:
         return Plan(
             allocations,
             weighed_reasons(view, allocations, options, problem),
-            bound=max(0.0, 1.0 - earned / possible) if possible > 0.0 else None,
+            bound=min(1.0, max(0.0, 1.0 - earned / possible)) if possible > 0.0 else None,
             review_at=self._review_at(view, options, allocations),
         )
 
@@ -129,9 +138,10 @@ class Pilot:
         for j, job in enumerate(options.jobs):
             due_gpu_s = self.floor * (view.fair_gpu_s - job.fair_from_gpu_s)
             held_gpu_s = job.held_at(view.now)
-            if held_gpu_s >= due_gpu_s or job.spec.most * share <= 0:
+            if held_gpu_s >= due_gpu_s:
                 continue
-            enough = max(job.spec.least, min(math.floor(share), *(a.most for a in options.appraisals[j].values()), 1))
+            can_use = max(appraisal.most for appraisal in options.appraisals[j].values())
+            enough = max(1, job.spec.least, min(math.floor(share), can_use))
             price = BEHIND * (1.0 + (due_gpu_s - held_gpu_s) / due_gpu_s)
             lacking_S = np.maximum(0.0, 1.0 - problem.sizes_S / enough)
             problem.one_JTS[j] += price * lacking_S
@@ -140,12 +150,14 @@ class Pilot:
             problem.stay_J[j] += price * max(0.0, 1.0 - job.allocation.total / enough)
 
     def _review_at(self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation]) -> float:
-        """Soon, while a job that runs could have more GPUs once it is measured on those it has."""
+        """Soon, while a job waits, or one that runs could have more GPUs once it is measured on those it has."""
         if not self.review_s:
             return math.inf
         for job, by_type in zip(options.jobs, options.appraisals, strict=True):
             allocation = allocations.get(job.id)
             if allocation is None:
+                if any(job.spec.least <= appraisal.most for appraisal in by_type.values()):
+                    return view.now + self.review_s  # it may be behind by then
                 continue
             appraisal = by_type[view.nodes[allocation.nodes[0]].gpu_type]
             if appraisal.fit is None or allocation.total == appraisal.most < job.spec.most:
@@ -166,7 +178,7 @@ def _worth(options: Choices) -> Floats:
     use_X, per_sample_JX = use_TS.ravel(), per_sample_JTS.reshape(len(goodput_JTS), -1)
     capacity = float(speed_T @ np.bincount(options.type_N, weights=options.gpus_N, minlength=len(speed_T)))
     low, high = 1e-9, 1e-9
-    while use_X[((1.0 + high * use_X) * per_sample_JX).argmin(axis=1)].sum() > capacity and high < 1e9:
+    while use_X[((1.0 + high * use_X) * per_sample_JX).argmin(axis=1)].sum() > capacity and high < DEAR:
         low, high = high, 8.0 * high
     for _ in range(24):
         middle = math.sqrt(low * high)
@@ -203,13 +215,13 @@ def _on_one_gpu(options: Choices, left_J: Floats) -> Floats:
     return np.asarray(np.divide(left_J, single_J, out=np.full(len(left_J), UNKNOWN_GPU_S), where=single_J > 0.0))
 
 
-def _payoff(now: float, job: Job, left_s: float) -> float:
-    """The share of its speed that is left of a change of GPUs, after the pause."""
-    if job.attempt == 0:
-        return 1.0  # it must start some time
-    measured_s, usual_s = (job.rescale_s, RESCALE_S) if job.spec.in_place else (job.start_s, RESTART_S)
-    pause_s = usual_s if measured_s is None else measured_s
-    usually_s = (now - job.submitted_at) / job.attempt
-    alone_s = now - job.since if job.phase is Phase.RUNNING else 0.0
-    horizon_s = max(1.0, min(max(usually_s, alone_s), left_s))
-    return horizon_s / (horizon_s + pause_s)
+def _pauses(now: float, jobs: Sequence[Job]) -> tuple[Floats, Floats]:
+    """What a change of GPUs would cost each job, and how long it is usually left alone; both in seconds."""
+    pause, usual = [], []
+    for job in jobs:
+        measured_s, usual_s = (job.rescale_s, RESCALE_S) if job.spec.in_place else (job.start_s, RESTART_S)
+        alone_s = now - job.since if job.phase is Phase.RUNNING else 0.0
+        # Who holds nothing must start some time: that costs the same whenever it does.
+        pause.append(0.0 if not job.allocation else usual_s if measured_s is None else measured_s)
+        usual.append(max(1.0, alone_s, (now - job.submitted_at) / max(1, job.attempt)))
+    return np.array(pause), np.array(usual)

@@ -7,7 +7,7 @@
 with T_j the age of a job, R_j how often it was restarted and delta what a restart takes. A job has at most twice the
 GPUs it was measured on, and at most one job that spans nodes is on any node. Where we differ:
 
-* A job that has not run yet has nothing to lose by its first start: its factor is 1.
+* A job that holds nothing has nothing to lose by a start: its factor is 1.
 * A change must promise a job 10 % more speed than it has, beyond what the restart costs: predictions are not exact
   enough to move jobs for less. (AdaptDL asks for 5 % before it changes a batch size, for the same reason.)
 """
@@ -52,8 +52,10 @@ class Pollux:
     def __post_init__(self) -> None:
         if self.search not in ("exact", "genetic"):
             raise InvalidSpec(f"pollux: search is {self.search!r}; expected exact or genetic")
-        if not math.isfinite(self.p) or not 0.0 <= self.restart_s < math.inf:
-            raise InvalidSpec(f"pollux: p is {self.p} and restart_s {self.restart_s}; expected finite numbers")
+        if not -10.0 <= self.p <= 1.0:
+            raise InvalidSpec(f"pollux: p is {self.p}; expected -10 to 1")
+        if not 0.0 <= self.restart_s < math.inf:
+            raise InvalidSpec(f"pollux: restart_s is {self.restart_s}; expected a number of seconds of at least 0")
         if not 1.0 <= self.gain < math.inf:
             raise InvalidSpec(f"pollux: gain is {self.gain}; expected a factor of at least 1")
 
@@ -69,9 +71,10 @@ class Pollux:
         def cost(goodput: np.ndarray) -> np.ndarray:
             return costs_of(goodput * scale_J[:, None, None], p=self.p)
 
+        factor_J = np.array([self._restart_factor(view.now, job) for job in options.jobs])
         problem = options.problem(
             cost,
-            moved_J=np.array([self._restart_factor(view.now, job) for job in options.jobs]),
+            moved=lambda goodput: goodput * factor_J[:, None, None],
             idle_J=costs_of(np.zeros(len(fair_J)), p=self.p),
         )
         answer = evolve(problem, seed=self.seed) if self.search == "genetic" else allocate(problem)
@@ -84,7 +87,7 @@ class Pollux:
         )
 
     def _restart_factor(self, now: float, job: Job) -> float:
-        if job.attempt == 0:
+        if not job.allocation:
             return 1.0
         age = now - job.submitted_at
         return max(age - (job.attempt - 1) * self.restart_s, 0.0) / (age + self.restart_s) / self.gain

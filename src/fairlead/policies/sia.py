@@ -86,7 +86,7 @@ class Sia:
     def plan(self, view: Snapshot) -> Plan:
         if not view.jobs or not any(node.open for node in view.nodes.values()):
             return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "no node is open"))
-        options = configured(choices(view, self._appraiser, reach=1, lore=False))
+        options = configured(choices(_nameless(view), self._appraiser, reach=1, lore=True))
         problem = self.problem(view.now, options)
         answer = solve(problem, time_limit_s=self.time_limit_s) if self.search == "milp" else allocate(problem)
         allocations = realise(view, [job.id for job in options.jobs], answer.where)
@@ -100,9 +100,10 @@ class Sia:
             with np.errstate(divide="ignore"):  # what would never pay off again is infinitely dear
                 return np.asarray(-np.sign(self.p) * (goodput_JTS / unit_J[:, None, None]) ** self.p)
 
+        factor_J = np.array([self._restart_factor(now, job) for job in options.jobs])
         problem = options.problem(
             cost,
-            moved_J=np.array([self._restart_factor(now, job) for job in options.jobs]),
+            moved=lambda goodput: goodput * factor_J[:, None, None],
             idle_J=np.full(len(options.jobs), self.idle),
         )
         busy_J = np.array([job.phase in (Phase.STARTING, Phase.RESCALING) for job in options.jobs])
@@ -119,6 +120,15 @@ class Sia:
         if not job.allocation or age_s < pause_s or age_s <= 0.0:
             return 1.0
         return max(age_s - (job.attempt - 1) * pause_s, 0.0) / (age_s + pause_s)
+
+
+def _nameless(view: Snapshot) -> Snapshot:
+    """The same with lore in which nobody finds its own model: it tells of GPU types, and of no job.
+
+    The paper's jobs try one GPU of every type before they start. Ours cannot, so the median of other models stands in
+    for that; of the same model Sia knows nothing in advance.
+    """
+    return replace(view, lore={f"\0{model}": belief for model, belief in view.lore.items()})
 
 
 def _gap(answer: Answer) -> float | None:

@@ -15,7 +15,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job
 from fairlead.policies.allocator import Problem
 from fairlead.policies.appraising import Appraisal, Appraiser
-from fairlead.policies.arranging import Where
+from fairlead.policies.gaps import Where
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,10 +46,12 @@ class Choices:
         """GPUs that may be given out."""
         return int(self.gpus_N.sum())
 
-    def problem(self, cost: Callable[[Floats], Floats], *, moved_J: Floats, idle_J: Floats) -> Problem:
-        """What every choice costs: `cost` of its goodput [J, ...], which a change lowers to the share `moved_J`."""
+    def problem(
+        self, cost: Callable[[Floats], Floats], *, moved: Callable[[Floats], Floats], idle_J: Floats
+    ) -> Problem:
+        """What every choice costs: `cost` of its goodput [J, ...], or of what `moved` leaves of it for a change."""
         one_JTS, many_JTS = (
-            np.where(goodput_JTS > 0.0, cost(goodput_JTS * moved_J[:, None, None]), np.inf)
+            np.where(goodput_JTS > 0.0, cost(moved(goodput_JTS)), np.inf)
             for goodput_JTS in (self.one_JTS, self.many_JTS)
         )
         stay_J = np.where(self.now_J > 0.0, cost(self.now_J[:, None, None])[:, 0, 0], np.inf)
@@ -71,7 +73,8 @@ def choices(view: Snapshot, appraiser: Appraiser, *, reach: int, lore: bool) -> 
     }
     appraisals = [{gpu_type: appraised[gpu_type][j] for gpu_type in nodes.gpu_types} for j in range(len(jobs))]
     most = max((appraisal.most for by_type in appraisals for appraisal in by_type.values()), default=1)
-    sizes_S = _sizes(min(most, int(gpus_N.sum())), gpus_N)
+    asked = {gpus for job in jobs for gpus in (job.spec.least, job.spec.most)}
+    sizes_S = _sizes(min(most, int(gpus_N.sum())), gpus_N, asked)
     shape = len(jobs), len(nodes.gpu_types), len(sizes_S)
     one_JTS, many_JTS, now_J = np.zeros(shape), np.zeros(shape), np.zeros(len(jobs))
     largest_T = [int(gpus_N[nodes.type_N == kind].max(initial=0)) for kind in range(shape[1])]
@@ -93,10 +96,10 @@ def choices(view: Snapshot, appraiser: Appraiser, *, reach: int, lore: bool) -> 
     return Choices(jobs, nodes.gpu_types, sizes_S, one_JTS, many_JTS, now_J, held, gpus_N, nodes.type_N, appraisals)
 
 
-def _sizes(most: int, gpus_N: Ints) -> Ints:
-    """Every number up to EVERY_SIZE, then multiples of the largest node in steps that grow by an eighth."""
+def _sizes(most: int, gpus_N: Ints, asked: set[int]) -> Ints:
+    """Every number up to EVERY_SIZE, then whole nodes in steps that grow by an eighth; and what somebody asks for."""
     sizes = list(range(min(most, EVERY_SIZE) + 1))
     node = max(1, int(gpus_N.max(initial=1)))
     while (following := max(sizes[-1] + node, sizes[-1] * 9 // 8 // node * node)) <= most:
         sizes.append(following)
-    return np.array(sizes, dtype=np.int64)
+    return np.array(sorted({*sizes, *(gpus for gpus in asked if gpus <= most)}), dtype=np.int64)

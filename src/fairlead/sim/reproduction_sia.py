@@ -249,6 +249,7 @@ def sia_experiment(workload: SiaWorkload, variant: Variant, *, data: SiaData | N
         costs=rules.costs if data is None else "default",
         jobs=rules.jobs,
         estimates="none",  # nobody promises a run time in the paper
+        oversized="clip",  # to the GPUs of one type, as the artifact does for policies that do not resize jobs
         retune_every_s=rules.retune_every_s,
     )
 
