@@ -24,7 +24,7 @@ from fairlead.goodput.throughput import ThroughputParams
 
 Floats = NDArray[np.float64]
 
-GRID, FINER = 20, 10
+GRID, FINER = 14, 8
 
 
 @dataclass(frozen=True, slots=True)
