@@ -20,8 +20,9 @@ The sum of these is maximised, which is the choice of (1) where all can have it.
 
 Fair by construction: a job that has held less than `floor` times the GPU-seconds of an equal share (counted from its
 arrival, over all jobs that were there) is behind. Jobs that are behind get an equal share, or all they can use of one,
-before anybody gets more; where even that is too much, the furthest behind first. So with at most as many jobs as GPUs
-none stays behind for longer than it takes to start it, and nobody starves.
+before anybody gets more; where even that is too much, the furthest behind first. So with at most as many jobs as GPUs,
+each of which can run on one, none stays behind for longer than it takes to start it. What this does not promise: a job
+that needs many GPUs at once can lose to several small ones that are behind as well.
 """
 
 from __future__ import annotations
