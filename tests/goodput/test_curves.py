@@ -115,7 +115,6 @@ def test_a_batch_just_beyond_what_fits_into_memory_is_not_rounded_up_to_twice_th
     assert_close(Model(constant, 0.0, Batch(130, 1000, max_per_gpu=128)))
 
 
-@pytest.mark.xfail(strict=True, reason="up to 50 % off with max_per_gpu, 18 % on one GPU, 2 % at kinks")
 @settings(max_examples=300, deadline=None, derandomize=True, report_multiple_bugs=False)
 @given(models())
 @example(Model(PARAMS, 1000.0, FREE))
