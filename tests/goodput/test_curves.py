@@ -120,8 +120,9 @@ def test_a_batch_just_beyond_what_fits_into_memory_is_not_rounded_up_to_twice_th
 @example(Model(PARAMS, 1000.0, FREE))
 @example(Model(PARAMS, 20.0, Batch(100, 3000)))  # one GPU: the best batch is 100, without a second micro-step
 @example(Model(PARAMS, 0.0, Batch(150, 4000, max_per_gpu=128)))
-def test_the_best_of_the_grid_is_as_good_as_the_best_of_every_batch(model: Model) -> None:
-    assert_close(model)
+def test_the_best_of_the_grid_is_nearly_as_good_as_the_best_of_every_batch(model: Model) -> None:
+    """Within the 2 % that the module states: 85 micro-steps of seven samples are hard to hit."""
+    assert_close(model, share=0.02)
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)
