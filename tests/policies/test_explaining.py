@@ -216,7 +216,8 @@ def assert_agrees(
 ) -> None:
     options, problem = tables
     one = options.jobs[j]
-    kind = options.gpu_types.index(view.nodes[where.nodes[0]].gpu_type) if where else 0
+    accepted = [kind for kind, name in enumerate(options.gpu_types) if name in one.spec.gpu_types] or [0]
+    kind = options.gpu_types.index(view.nodes[where.nodes[0]].gpu_type) if where else accepted[0]
     appraisal = options.appraisals[j][options.gpu_types[kind]]
     counts = [len(gpus) for _, gpus in where] if where else []
     unit = appraisal.goodput(1, one.spec.least)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlead.cli.errors import reports_errors
-from fairlead.cli.options import experiment_options, make_experiment, number_list, policy_list
+from fairlead.cli.options import REPORT, experiment_options, make_experiment, number_list, policy_list
 from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report, writable
 from fairlead.core.errors import InvalidSpec
 from fairlead.plugins import make_policy
@@ -15,6 +15,7 @@ from fairlead.sim.many import run_many
 
 @click.command()
 @experiment_options
+@REPORT
 @click.option(
     "--policies",
     required=True,

@@ -32,14 +32,12 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option("--load", type=float, default=1.0, show_default=True, help="Arrivals come so many times as fast.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form.")
 @reports_errors  # fmt: skip
-def explain(trace: str, at: str, job: str | None, output: str, report: str | None, **options: object) -> None:
+def explain(trace: str, at: str, job: str | None, output: str, **options: object) -> None:
     """Replay TRACE until a time, and explain the policy's first decision from then on.
 
     For each job: what it gets and why, how fast that makes it relative to one GPU, and what one GPU less or more would
     do to it and to the objective.
     """
-    if report is not None:
-        raise InvalidSpec("explain writes no report; use simulate or compare for that")
     experiment = make_experiment(trace=trace, **options)  # type: ignore[arg-type]  # click has checked them
     view, plan = decision_at(experiment, _seconds(at))
     if job is not None and job not in view.jobs:

@@ -46,8 +46,10 @@ _SHARED = (
                  metavar="SECONDS", help="How long a node takes to join after the policy rented it."),
     click.option("--oversized", type=click.Choice(["error", "drop", "clip"]), default="error", show_default=True,
                  help="What to do with jobs larger than the cluster."),
-    click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots."),
 )  # fmt: skip
+
+
+REPORT = click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots.")
 
 
 def experiment_options(command: Command) -> Command:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlead.cli.errors import reports_errors
-from fairlead.cli.options import experiment_options, make_experiment
+from fairlead.cli.options import REPORT, experiment_options, make_experiment
 from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report, writable
 from fairlead.journal import MemoryJournal, save_journal
 from fairlead.sim.experiment import run_experiment
@@ -13,6 +13,7 @@ from fairlead.sim.experiment import run_experiment
 
 @click.command()
 @experiment_options
+@REPORT
 @click.option(
     "--policy",
     default="fifo",

@@ -20,10 +20,13 @@ MOST_MODELS = 256
 def learn(job: Job, report: JobReported, gpu_type: str) -> Belief:
     """Belief after one more report; measurements at the same configuration are pooled by their step counts."""
     belief = job.belief
-    pooled = {o.configuration: o for o in belief.observations}
-    for new in report.observations:
-        old = pooled.get(new.configuration)
-        pooled[new.configuration] = new if old is None else _pool(old, new)
+    observations = belief.observations
+    if report.observations:
+        pooled = {o.configuration: o for o in observations}
+        for new in report.observations:
+            old = pooled.get(new.configuration)
+            pooled[new.configuration] = new if old is None else _pool(old, new)
+        observations = tuple(pooled.values())
     regimes = belief.regimes
     if report.batch is not None and (not regimes or regimes[-1][1] != report.batch):
         regimes = (*regimes, (report.progress, report.batch))
@@ -35,7 +38,7 @@ def learn(job: Job, report: JobReported, gpu_type: str) -> Belief:
         saved_at=report.at if report.saved else belief.saved_at,
         regimes=regimes,
         noise_scale=belief.noise_scale if report.noise_scale is None else report.noise_scale,
-        observations=tuple(pooled.values()) if report.observations else belief.observations,
+        observations=observations,
     )
 
 

@@ -236,6 +236,9 @@ class Observation:
         if self.steps < 1 or not (0.0 <= self.sync_s < math.inf and 0.0 <= self.step_s < math.inf):
             raise InvalidSpec(f"{self} is no measurement; expected finite times of at least 0 over at least 1 step")
 
+    def __hash__(self) -> int:
+        return hash(self.step_s)  # fits are looked up by many of these, and no two measured times agree
+
     @property
     def configuration(self) -> tuple[str, int, int, int, int]:
         return (self.gpu_type, self.nodes, self.gpus, self.per_gpu_batch, self.accumulation)

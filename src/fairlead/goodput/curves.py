@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from fairlead.core.types import Batch
 from fairlead.goodput.throughput import ThroughputParams
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 GRID, FINER = 14, 8
 
@@ -53,7 +56,13 @@ def curves(models: Sequence[Model], most: Sequence[int]) -> list[Curve]:
     count_J = np.array(most, dtype=np.int64)
     job_P = np.repeat(np.arange(len(models)), count_J)
     gpus_P = np.concatenate([np.arange(1, count + 1) for count in most])
-    one_P, many_P = _goodput(models, job_P, gpus_P)
+    bounds = _Bounds.of([model.batch for model in models], job_P, gpus_P)
+    one_P, many_P = np.zeros((2, len(job_P)))
+    # Most batches fit into memory: it pays to search those alone that have no edges.
+    edged_P = bounds.edged()
+    for some_P in (~edged_P, edged_P):
+        if some_P.any():
+            one_P[some_P], many_P[some_P] = _goodput(models, job_P[some_P], gpus_P[some_P], bounds.at(some_P))
     many_P[gpus_P < 2] = 0.0
     found = []
     end_J = np.cumsum(count_J)
@@ -62,7 +71,7 @@ def curves(models: Sequence[Model], most: Sequence[int]) -> list[Curve]:
     return found
 
 
-def _goodput(models: Sequence[Model], job_P: NDArray[np.int64], gpus_P: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def _goodput(models: Sequence[Model], job_P: Ints, gpus_P: Ints, bounds: _Bounds) -> tuple[Floats, Floats]:
     """(on one node, on several) for each pair."""
     alpha_c, beta_c, alpha_n, beta_n, alpha_r, beta_r, gamma = (
         np.array([getattr(model.params, name) for model in models])[job_P, None]
@@ -71,7 +80,6 @@ def _goodput(models: Sequence[Model], job_P: NDArray[np.int64], gpus_P: NDArray[
     phi = np.array([model.noise_scale for model in models])[job_P, None]
     M0 = np.array([model.batch.initial for model in models], dtype=np.float64)[job_P, None]
     K = gpus_P[:, None].astype(np.float64)
-    bounds = _Bounds.of([model.batch for model in models], job_P, gpus_P)
     further = np.maximum(K - 2.0, 0.0)
     best = []
     for sync in (np.where(K > 1, alpha_r + beta_r * further, 0.0), alpha_n + beta_n * further):
@@ -88,8 +96,7 @@ def _goodput(models: Sequence[Model], job_P: NDArray[np.int64], gpus_P: NDArray[
     return best[0], best[1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
+class _Bounds(NamedTuple):
     """What L may be for each pair, each [P, 1]; the same feasible range as in `tune.candidates`."""
 
     least: Floats
@@ -98,10 +105,11 @@ class _Bounds:
     cap: Floats
     #: Beyond this one GPU takes a batch in two micro-steps: several gradients tell the noise from the signal.
     single: Floats
-    possible: NDArray[np.bool_]
+    #: 1, or 0 if there are too many GPUs for any batch.
+    possible: Floats
 
     @staticmethod
-    def of(batches: Sequence[Batch], job_P: NDArray[np.int64], gpus_P: NDArray[np.int64]) -> _Bounds:
+    def of(batches: Sequence[Batch], job_P: Ints, gpus_P: Ints) -> _Bounds:
         no_cap = 1 << 40
         initial = np.array([batch.initial for batch in batches])[job_P]
         floor = np.array([batch.min_per_gpu for batch in batches])[job_P]
@@ -112,27 +120,35 @@ class _Bounds:
         least = np.maximum(floor, np.minimum(-(-initial // gpus_P), most))
         single = np.where(gpus_P == 1, initial, no_cap)
         columns = (np.maximum(least, 1), np.maximum(most, np.maximum(least, 1)), floor, cap, single)
-        low, high, floor, cap, single = (column[:, None].astype(np.float64) for column in columns)
-        return _Bounds(low, high, floor, cap, single, (least <= most)[:, None])
+        return _Bounds(*(column[:, None].astype(np.float64) for column in (*columns, least <= most)))
+
+    def edged(self) -> Flags:
+        """Where some batches need more micro-steps than others."""
+        return np.asarray((self.most > np.minimum(self.cap, self.single))[:, 0])
+
+    def at(self, some_P: Flags) -> _Bounds:
+        return _Bounds(*(column[some_P] for column in self))
 
     def search(self, goodput: Callable[[Floats, Floats], Floats]) -> Floats:
         """The highest goodput: on a grid over the whole range, and on another one around its best point."""
-        L = self._with_edges(self.least, self.most, GRID)
+        edged = bool(self.edged().any())
+        L = self._candidates(self.least, self.most, GRID, edged=edged)
         first = goodput(*self._split(L))
-        rows, best = np.arange(len(L)), first.argmax(axis=1)
-        low, high = L[rows, np.maximum(best - 1, 0)], L[rows, np.minimum(best + 1, L.shape[1] - 1)]
-        near = self._with_edges(low[:, None], high[:, None], FINER)
+        best = L[np.arange(len(L)), first.argmax(axis=1)][:, None]
+        step = (self.most / self.least) ** (1.0 / (GRID - 1))
+        low, high = np.maximum(self.least, best / step), np.minimum(self.most, best * step)
+        near = self._candidates(low, high, FINER, edged=edged)
         return np.asarray(np.maximum(first.max(axis=1), goodput(*self._split(near)).max(axis=1)))
 
-    def _with_edges(self, low: Floats, high: Floats, steps: int) -> Floats:
-        """From low to high in geometric steps, ascending. Goodput jumps where a sample more needs a micro-step more: so
-        the multiples of the largest per-GPU batch around each step are there too, where there are any."""
+    def _candidates(self, low: Floats, high: Floats, steps: int, *, edged: bool) -> Floats:
+        """From low to high in geometric steps, and where goodput jumps because a sample more needs a micro-step more:
+        the multiples of the largest and smallest per-GPU batch, and where one GPU begins to take two micro-steps."""
         L = np.rint(low * (high / low) ** np.linspace(0.0, 1.0, steps))
-        edge = np.clip(self.cap, low, high)
-        parts = [L, edge, np.minimum(edge + 1.0, high)]
-        if (high > self.cap).any():
-            parts += [np.clip(around(L / self.cap) * self.cap, low, high) for around in (np.floor, np.ceil)]
-        return np.sort(np.concatenate(parts, axis=1), axis=1)
+        if edged:
+            micro = self._split(L)[1] + 1.0
+            edges = [(micro - 1.0) * self.cap, micro * self.cap, micro * self.floor]
+            L = np.concatenate([L, *edges, self.cap, self.cap + 1.0, self.single], axis=1)
+        return np.asarray(np.clip(L, np.ceil(low), np.floor(high)))
 
     def _split(self, L: Floats) -> tuple[Floats, Floats]:
         """(m, s): as few micro-steps as possible."""

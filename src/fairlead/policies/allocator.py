@@ -6,7 +6,8 @@ stay. `costs_of` makes costs of utilities.
 
     1. stay     Is what everybody holds now already the optimum? Then nothing moves, and this took microseconds.
     2. size     Ignoring where GPUs are, the best size and type for each job. One GPU type and moderate numbers:
-                exactly, by dynamic programming. Otherwise by prices, one per GPU type, and a greedy finish.
+                exactly, by dynamic programming. Otherwise by prices, one per GPU type, and a greedy finish; if that
+                may be too far from the optimum and there are few choices, as an integer programme.
     3. place    `arranging.arrange` puts the sizes on nodes, and changes them where they do not fit.
 
 Step 2 also yields a lower bound: nothing can cost less, wherever it is placed. The answer carries it, so its distance
@@ -25,7 +26,8 @@ from numpy.typing import NDArray
 
 from fairlead.policies.arranging import STAY, Pool, arrange
 from fairlead.policies.gaps import Where
-from fairlead.policies.sizing import Costs, Sizing, exact, priced, stays
+from fairlead.policies.programme import programmed
+from fairlead.policies.sizing import Costs, Sizing, cost_of, exact, priced, stays
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,6 +37,9 @@ EXACT_WORK = 10_000_000
 
 #: Where sizes are not found exactly, and nobody waits, everybody stays who is within this of the optimum.
 TOLERANCE = 5e-3
+
+#: Up to so many choices of all jobs an integer programme may be solved, and nodes of its search: tens of milliseconds.
+PROGRAMME_CHOICES, PROGRAMME_NODES = 2_000, 20
 
 #: Added to speed-ups, so that a job with nothing has a finite cost (Pollux's simulator).
 EPSILON = 1e-3
@@ -101,23 +106,27 @@ def allocate(problem: Problem) -> Answer:
     if not len(problem.idle_J):
         return Answer((), 0.0, 0.0)
     costs = sizing_costs(problem)
-    affordable = costs.work <= EXACT_WORK
-    if (sizing := stays(costs, tolerance=0.0 if affordable else TOLERANCE)) is not None:
-        where = [held if size == STAY else {} for held, size in zip(problem.held, sizing.size_J, strict=True)]
-        return Answer(where, _unchanged(problem), sizing.bound, sizing.price_T)
-    sizing = exact(costs) if affordable else priced(costs)
+    sizing = stays(costs) or (exact(costs) if costs.work <= EXACT_WORK else _of_any_type(costs))
+    unchanged = [held if np.isfinite(stay) else {} for held, stay in zip(problem.held, problem.stay_J, strict=True)]
+    cost_unchanged = float(np.where(np.isfinite(problem.stay_J), problem.stay_J, problem.idle_J).sum())
+    if (sizing.size_J == np.where(np.isfinite(problem.stay_J), STAY, 0)).all():
+        return Answer(unchanged, cost_unchanged, sizing.bound, sizing.price_T)
     where, cost = place(problem, sizing, costs.stay_type_J)
-    if (unchanged := _unchanged(problem)) <= cost:  # whatever was not found, everybody can stay
-        where, cost = (
-            [held if np.isfinite(stay) else {} for held, stay in zip(problem.held, problem.stay_J, strict=True)],
-            unchanged,
-        )
+    if cost_unchanged <= cost:  # whatever was not found, everybody can stay
+        where, cost = unchanged, cost_unchanged
     return Answer(where, cost, sizing.bound, sizing.price_T)
 
 
-def _unchanged(problem: Problem) -> float:
-    """What it costs if nobody moves."""
-    return float(np.where(np.isfinite(problem.stay_J), problem.stay_J, problem.idle_J).sum())
+def _of_any_type(costs: Costs) -> Sizing:
+    """By prices. Where they may waste much, and few choices are to be made, the integer programme's if it is better."""
+    found = priced(costs, tolerance=TOLERANCE)
+    cost, choices = cost_of(costs, found), np.count_nonzero(np.isfinite(costs.cost_JTS))
+    if cost - found.bound <= TOLERANCE * abs(found.bound) or choices > PROGRAMME_CHOICES:
+        return found
+    better = programmed(costs, most_nodes=PROGRAMME_NODES)
+    if better is None or cost_of(costs, better) >= cost:
+        return found
+    return Sizing(better.type_J, better.size_J, max(better.bound, found.bound), found.price_T)
 
 
 def sizing_costs(problem: Problem) -> Costs:

@@ -59,11 +59,12 @@ class Appraiser:
     ) -> list[Appraisal]:
         """For every job its curve on a GPU type, up to at least `reach` GPUs.
 
-        With `lore` what other jobs of the same model taught is used for what a job has not measured itself.
+        With `lore` what other jobs of the same model taught is used for what a job has not measured itself. How much
+        faster one GPU type is than another is nobody's own knowledge: that is taken from all jobs in any case.
         """
         reach = 1 << max(reach - 1, 0).bit_length()  # in powers of two, so that curves serve many decisions
         most = sum(node.gpus for node in view.nodes.values())
-        ratios = self._usual_ratios(view, gpu_type) if lore else {}
+        ratios = self._usual_ratios(view, gpu_type)
         found: dict[str, Appraisal] = {}
         missing: list[tuple[Job, Belief, object]] = []
         for job in jobs:

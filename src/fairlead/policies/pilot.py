@@ -20,9 +20,9 @@ The sum of these is maximised, which is the choice of (1) where all can have it.
 
 Fair by construction: a job that has held less than `floor` times the GPU-seconds of an equal share (counted from its
 arrival, over all jobs that were there) is behind. Jobs that are behind get an equal share, or all they can use of one,
-before anybody gets more; where even that is too much, the furthest behind first. So with at most as many jobs as GPUs,
-each of which can run on one, none stays behind for longer than it takes to start it. What this does not promise: a job
-that needs many GPUs at once can lose to several small ones that are behind as well.
+before anybody gets more; where even that is too much, the furthest behind first. Whoever was given GPUs may keep an
+equal share of them for a lease, LEASE times its pause, so that taking turns costs little. So with at most as many jobs
+as GPUs, each of which can run on one, none stays behind for longer than it takes to start it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,11 @@ RESCALE_S, RESTART_S = 2.0, 30.0
 #: A price beside which waiting counts for nothing. Jobs that scale perfectly want every GPU at any price.
 DEAR = 1e3
 
-#: What lacking a whole equal share costs a job that is behind: more than all others could earn.
+#: What each GPU that a job which is behind lacks of an equal share costs: more than all jobs could earn with it.
 BEHIND = 1e4
+
+#: Pauses in a lease: taking turns takes no more than a tenth of the time.
+LEASE = 10.0
 
 
 @dataclass(frozen=True)
@@ -91,27 +94,23 @@ class Pilot:
         left_J = np.array([self._left(view, j, options) for j in range(len(options.jobs))])
         weight_J = worth_J * np.maximum(_on_one_gpu(options, left_J), LEAST_GPU_S) ** -self.hurry
         highest_J = np.maximum(options.one_JTS, options.many_JTS).max(axis=(1, 2), initial=0.0)
-        weight_J /= max(
-            1e-300, float((weight_J * np.maximum(highest_J, options.now_J)).max())
-        )  # nobody can earn over 1
-
-        pause_J, usual_J = _pauses(view.now, options.jobs)
+        highest = float((weight_J * np.maximum(highest_J, options.now_J)).max())
+        weight_J /= max(highest, 1e-300)  # nobody can earn over 1
+        pause_J, alone_J = _pauses(view.now, options.jobs)
+        # Who holds nothing must start some time: that costs the same whenever it does.
+        dear_J = np.where(options.now_J > 0.0, pause_J, 0.0)
 
         def cost(goodput: Floats) -> Floats:
             return -goodput * weight_J[:, None, None]
 
         def moved(goodput: Floats) -> Floats:
             left_s = left_J[:, None, None] / np.maximum(goodput, 1e-12)
-            horizon_s = np.maximum(1e-3, np.minimum(usual_J[:, None, None], left_s))
-            return goodput * horizon_s / (horizon_s + pause_J[:, None, None])
+            horizon_s = np.maximum(1e-3, np.minimum(alone_J[:, None, None], left_s))
+            return np.asarray(goodput * horizon_s / (horizon_s + dear_J[:, None, None]))
 
-        problem = options.problem(
-            cost,
-            moved=moved,
-            idle_J=np.zeros(len(weight_J)),
-        )
+        problem = options.problem(cost, moved=moved, idle_J=np.zeros(len(weight_J)))
         if self.floor:
-            self._serve_first(view, options, problem)
+            self._serve_first(view, options, problem, LEASE * pause_J)
         answer = allocate(problem)
         allocations = realise(view, [job.id for job in options.jobs], answer.where)
         earned, possible = -answer.cost, -answer.bound
@@ -133,22 +132,29 @@ class Pilot:
             return UNKNOWN_GPU_S * appraisal.goodput(1, 1)
         return max(0.0, job.spec.estimate_s - job.run_at(view.now)) * appraisal.goodput(1, job.spec.gpus)
 
-    def _serve_first(self, view: Snapshot, options: Choices, problem: Problem) -> None:
-        """Make it dear to give jobs that are behind less than an equal share; the further behind, the dearer."""
+    def _serve_first(self, view: Snapshot, options: Choices, problem: Problem, lease_J: Floats) -> None:
+        """Make it dear to give less than an equal share to jobs that are behind, the further the dearer; and dearest to
+        take it from those whose lease has not run out."""
         share = options.gpus / len(options.jobs)
+        held_J = np.array([job.held_at(view.now) for job in options.jobs])
+        due_J = self.floor * np.array([view.fair_gpu_s - job.fair_from_gpu_s for job in options.jobs])
+        behind_J = due_J - held_J
+        furthest = float(behind_J.max())
         for j, job in enumerate(options.jobs):
-            due_gpu_s = self.floor * (view.fair_gpu_s - job.fair_from_gpu_s)
-            held_gpu_s = job.held_at(view.now)
-            if held_gpu_s >= due_gpu_s:
-                continue
             can_use = max(appraisal.most for appraisal in options.appraisals[j].values())
-            enough = max(1, job.spec.least, min(math.floor(share), can_use))
-            price = BEHIND * (1.0 + (due_gpu_s - held_gpu_s) / due_gpu_s)
-            lacking_S = np.maximum(0.0, 1.0 - problem.sizes_S / enough)
-            problem.one_JTS[j] += price * lacking_S
-            problem.many_JTS[j] += price * lacking_S
-            problem.idle_J[j] += price
-            problem.stay_J[j] += price * max(0.0, 1.0 - job.allocation.total / enough)
+            enough = max(job.spec.least, min(max(1, math.floor(share)), can_use))
+            if job.allocation and view.now - job.since < lease_J[j]:
+                enough, urgency = min(enough, job.allocation.total), 3.0
+            elif behind_J[j] > 0.0:
+                urgency = 1.0 + behind_J[j] / furthest
+            else:
+                continue
+            price = BEHIND * urgency
+            lacking_S = price * np.maximum(0, enough - problem.sizes_S)
+            problem.one_JTS[j] += lacking_S
+            problem.many_JTS[j] += lacking_S
+            problem.idle_J[j] += price * enough
+            problem.stay_J[j] += price * max(0, enough - job.allocation.total)
 
     def _review_at(self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation]) -> float:
         """Soon, while a job waits, or one that runs could have more GPUs once it is measured on those it has."""
@@ -217,12 +223,11 @@ def _on_one_gpu(options: Choices, left_J: Floats) -> Floats:
 
 
 def _pauses(now: float, jobs: Sequence[Job]) -> tuple[Floats, Floats]:
-    """What a change of GPUs would cost each job, and how long it is usually left alone; both in seconds."""
-    pause, usual = [], []
+    """What a change of GPUs costs each job, and how long it is usually left alone; both in seconds."""
+    pause, alone = [], []
     for job in jobs:
         measured_s, usual_s = (job.rescale_s, RESCALE_S) if job.spec.in_place else (job.start_s, RESTART_S)
-        alone_s = now - job.since if job.phase is Phase.RUNNING else 0.0
-        # Who holds nothing must start some time: that costs the same whenever it does.
-        pause.append(0.0 if not job.allocation else usual_s if measured_s is None else measured_s)
-        usual.append(max(1.0, alone_s, (now - job.submitted_at) / max(1, job.attempt)))
-    return np.array(pause), np.array(usual)
+        pause.append(usual_s if measured_s is None else measured_s)
+        running_s = now - job.since if job.phase is Phase.RUNNING else 0.0
+        alone.append(max(1.0, running_s, (now - job.submitted_at) / max(1, job.attempt)))
+    return np.array(pause), np.array(alone)

@@ -21,14 +21,13 @@ keeps what it holds until that is over. What kind a job is (adaptive, elastic, r
 `JobSpec`. Where we differ: costs are not rounded to two digits; and where whole nodes are not free, a job of several
 nodes may be spread over more of them.
 
-Legend: J jobs, T GPU types, S sizes (0 GPUs first), N nodes, V binary variables, R rows of constraints.
+Legend: J jobs, T GPU types, S sizes (0 GPUs first), N nodes.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,19 +37,15 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Phase, Plan
 from fairlead.policies.allocator import Answer, Problem, allocate, place, sizing_costs
 from fairlead.policies.appraising import Appraiser
-from fairlead.policies.arranging import STAY
 from fairlead.policies.explaining import weighed_reasons
 from fairlead.policies.placing import realise
+from fairlead.policies.programme import programmed
 from fairlead.policies.reasons import queued_reasons
-from fairlead.policies.sizing import Costs, Sizing
 from fairlead.policies.weighing import Choices, choices
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
-#: The solver may stop this close to the optimum, as a share of it: the released code's own figure.
-CLOSE_ENOUGH = 1e-4
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ class Sia:
     def plan(self, view: Snapshot) -> Plan:
         if not view.jobs or not any(node.open for node in view.nodes.values()):
             return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "no node is open"))
-        options = configured(choices(_nameless(view), self._appraiser, reach=1, lore=True))
+        options = configured(choices(view, self._appraiser, reach=1, lore=False))
         problem = self.problem(view.now, options)
         answer = solve(problem, time_limit_s=self.time_limit_s) if self.search == "milp" else allocate(problem)
         allocations = realise(view, [job.id for job in options.jobs], answer.where)
@@ -122,20 +117,32 @@ class Sia:
         return max(age_s - (job.attempt - 1) * pause_s, 0.0) / (age_s + pause_s)
 
 
-def _nameless(view: Snapshot) -> Snapshot:
-    """The same with lore in which nobody finds its own model: it tells of GPU types, and of no job.
-
-    The paper's jobs try one GPU of every type before they start. Ours cannot, so the median of other models stands in
-    for that; of the same model Sia knows nothing in advance.
-    """
-    return replace(view, lore={f"\0{model}": belief for model, belief in view.lore.items()})
-
-
 def _gap(answer: Answer) -> float | None:
     """How far from the optimum at most, as a share of it."""
     if answer.bound == 0.0:
         return 0.0 if answer.cost <= 0.0 else None
     return max(0.0, (answer.cost - answer.bound) / abs(answer.bound))
+
+
+def solve(problem: Problem, *, time_limit_s: float) -> Answer:
+    """The best sizes and types as HiGHS finds them, placed as `allocator` places them; the bound is HiGHS' own."""
+    if not len(problem.idle_J):
+        return Answer((), 0.0, 0.0)
+    costs = sizing_costs(problem)
+    try:
+        sizing = programmed(costs, time_limit_s=time_limit_s)
+    except ImportError:
+        raise InvalidSpec(
+            "sia: search=milp needs scipy, of which nothing was found; pip install 'scipy>=1.11,<2', which fairlead "
+            "itself asks for, or use search=exact"
+        ) from None
+    if sizing is None:
+        raise InvalidPlan(
+            f"sia: the integer programme of {len(costs.idle_J)} jobs has no answer after {time_limit_s:g} s; "
+            "raise time_limit_s, or use search=exact"
+        )
+    where, cost = place(problem, sizing, costs.stay_type_J)
+    return Answer(where, cost, min(sizing.bound, cost), sizing.price_T)
 
 
 # -- configurations ----------------------------------------------------------------------------------------------------
@@ -180,96 +187,3 @@ def _slowest(options: Choices) -> Floats:
     both_2JTS = np.stack([options.one_JTS, options.many_JTS])
     slowest_J = np.where(both_2JTS > 0.0, both_2JTS, np.inf).min(axis=(0, 2, 3))
     return np.asarray(np.where(np.isfinite(slowest_J), slowest_J, 1.0) / least_J)
-
-
-# -- the integer programme ---------------------------------------------------------------------------------------------
-
-
-class Programme(NamedTuple):
-    """Binary variables, each a choice of a job: what it costs more than waiting, and which rows it counts in.
-
-    Rows are the jobs, of which each has one choice at most (exactly one, if it must not wait), and the GPU types.
-    """
-
-    cost_V: Floats
-    job_V: Ints
-    type_V: Ints
-    size_V: Ints
-    gpus_V: Ints
-    #: Bounds of the rows.
-    low_R: Floats
-    high_R: Floats
-    #: What all would cost if nobody had anything.
-    waiting: float
-
-
-def solve(problem: Problem, *, time_limit_s: float) -> Answer:
-    """The best sizes and types as HiGHS finds them, placed as `allocator` places them; the bound is HiGHS' own."""
-    if not len(problem.idle_J):
-        return Answer((), 0.0, 0.0)
-    costs = sizing_costs(problem)
-    sizing = read(costs, build(costs), time_limit_s)
-    where, cost = place(problem, sizing, costs.stay_type_J)
-    return Answer(where, cost, min(sizing.bound, cost), sizing.price_T)
-
-
-def build(costs: Costs) -> Programme:
-    """One variable for every choice a job may make but waiting; what it holds now is one of them."""
-    job_V, type_V, size_V = np.nonzero(np.isfinite(costs.cost_JTS) & (costs.sizes_S > 0))
-    staying = np.flatnonzero(np.isfinite(costs.stay_J))
-    idle_J = np.where(np.isfinite(costs.idle_J), costs.idle_J, 0.0)
-    every_V = np.concatenate([job_V, staying])
-    paid_V = np.concatenate([costs.cost_JTS[job_V, type_V, size_V], costs.stay_J[staying]])
-    return Programme(
-        cost_V=paid_V - idle_J[every_V],
-        job_V=every_V,
-        type_V=np.concatenate([type_V, costs.stay_type_J[staying]]),
-        size_V=np.concatenate([size_V, np.full(len(staying), STAY)]),
-        gpus_V=np.concatenate([costs.sizes_S[size_V], costs.stay_gpus_J[staying]]),
-        low_R=np.concatenate([np.where(np.isfinite(costs.idle_J), 0.0, 1.0), np.zeros(len(costs.capacity_T))]),
-        high_R=np.concatenate([np.ones(len(idle_J)), costs.capacity_T]),
-        waiting=float(idle_J.sum()),
-    )
-
-
-def read(costs: Costs, programme: Programme, time_limit_s: float) -> Sizing:
-    """Everyone's choice; raises InvalidPlan if the solver has none."""
-    jobs, prices = len(costs.idle_J), np.full(len(costs.capacity_T), np.nan)
-    type_J, size_J = np.zeros(jobs, dtype=np.int64), np.zeros(jobs, dtype=np.int64)
-    if not len(programme.cost_V):
-        return Sizing(type_J, size_J, programme.waiting, prices)
-    found = _highs(programme, jobs, time_limit_s)
-    if found.x is None or found.status not in (0, 1):  # 1: the time is up
-        raise InvalidPlan(
-            f"sia: the integer programme of {jobs} jobs has no answer after {time_limit_s:g} s ({found.message}); "
-            "raise time_limit_s, or use search=exact"
-        )
-    chosen = np.flatnonzero(found.x > 0.5)
-    type_J[programme.job_V[chosen]] = programme.type_V[chosen]
-    size_J[programme.job_V[chosen]] = programme.size_V[chosen]
-    reached = programme.waiting + float(programme.cost_V[chosen].sum())
-    dual = found.mip_dual_bound
-    bound = -math.inf if dual is None or math.isnan(dual) else programme.waiting + float(dual)
-    return Sizing(type_J, size_J, min(bound, reached), prices)
-
-
-def _highs(programme: Programme, jobs: int, time_limit_s: float) -> Any:
-    try:
-        from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and only this search needs it
-        from scipy.sparse import coo_array
-    except ImportError:
-        raise InvalidSpec(
-            "sia: search=milp needs scipy, of which nothing was found; pip install 'scipy>=1.11,<2', which fairlead "
-            "itself asks for, or use search=exact"
-        ) from None
-    variables = np.arange(len(programme.cost_V))
-    weights = np.concatenate([np.ones(len(variables)), programme.gpus_V])
-    rows = np.concatenate([programme.job_V, jobs + programme.type_V])
-    matrix = coo_array((weights, (rows, np.tile(variables, 2))), shape=(len(programme.low_R), len(variables)))
-    return milp(
-        programme.cost_V,
-        integrality=np.ones(len(variables)),
-        bounds=Bounds(0.0, 1.0),
-        constraints=LinearConstraint(matrix.tocsr(), programme.low_R, programme.high_R),
-        options={"time_limit": time_limit_s, "mip_rel_gap": CLOSE_ENOUGH},
-    )

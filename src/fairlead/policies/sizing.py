@@ -1,6 +1,6 @@
 """How many GPUs, of which type: the best size for every job as if it did not matter where GPUs are.
 
-    stays    Are the sizes that jobs have now the optimum, or nearly? Looks at each job once.
+    stays    Are the sizes that jobs have now the optimum? Looks at each job once.
     exact    One GPU type: dynamic programming over the jobs.
     priced   Any number of types and jobs: each type gets a price per GPU at which the jobs, each taking what is best
              for itself, want no more than there is. The prices also yield the bound (weak duality): for any prices,
@@ -22,11 +22,14 @@ from fairlead.policies.arranging import STAY
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 #: Sweeps over the GPU types in the search for prices; each finds them this many times as precisely as the one before.
-SWEEPS, SHARPER = 10, 10.0
+SWEEPS, SHARPER, COARSE = 10, 10, 0.1
+#: So many jobs at least are a sample of all.
+SAMPLE = 250
 #: A sweep that raises the bound by less than this share of it is the last, and no price is found more precisely.
-SETTLED = 1e-5
+SETTLED = 1e-4
 #: A price to begin with, its square one that is as good as none, and one that nobody pays who need not.
 CHEAP, DEAR = 1e-6, 1e15
 #: Costs that differ by no more than this share are equal.
@@ -57,6 +60,18 @@ class Costs:
     stay_gpus_J: Ints
     capacity_T: Ints
 
+    def every(self, stride: int) -> Costs:
+        """The same for a part of the jobs, and of the GPUs."""
+        return Costs(
+            self.sizes_S,
+            self.cost_JTS[::stride],
+            self.idle_J[::stride],
+            self.stay_J[::stride],
+            self.stay_type_J[::stride],
+            self.stay_gpus_J[::stride],
+            self.capacity_T // stride,
+        )
+
     @property
     def work(self) -> float:
         """Steps of the dynamic programme; infinite where there are several types to choose from."""
@@ -64,37 +79,33 @@ class Costs:
         return float(jobs * (1 + self.capacity_T[0]) * (1 + self.sizes_S[-1])) if types == 1 else np.inf
 
 
-def stays(costs: Costs, *, tolerance: float = 0.0) -> Sizing | None:
+def stays(costs: Costs) -> Sizing | None:
     """What everybody holds now, if that is provably the optimum: some prices make it each job's own best choice.
 
-    A price must be at least what a GPU more would gain anybody, and at most what a GPU less would cost anybody. With a
-    tolerance a share of the costs may be wasted, but not by letting anybody wait.
+    A price must be at least what a GPU more would gain anybody, and at most what a GPU less would cost anybody.
     """
-    holds_J = np.isfinite(costs.stay_J)
-    now_J = np.where(holds_J, costs.stay_J, costs.idle_J)
+    holds_J, now_J, cost = _unchanged(costs)
     gpus_J = np.where(holds_J, costs.stay_gpus_J, 0)
-    if not np.isfinite(now_J).all():
+    if not np.isfinite(cost):
         return None
     free_T = costs.capacity_T - np.bincount(costs.stay_type_J, weights=gpus_J, minlength=len(costs.capacity_T))
-    highest_T, middle_T = np.zeros(len(free_T)), np.zeros(len(free_T))
+    price_T = np.zeros(len(free_T))
     for kind in np.flatnonzero(free_T <= 0):  # a GPU that nobody uses is worth nothing
         here_J = ~holds_J | (costs.stay_type_J == kind)
         more_JS = costs.sizes_S - gpus_J[here_J, None]
-        dearer_JS = costs.cost_JTS[here_J, kind] - now_J[here_J, None]
-        per_gpu_JS = np.full(more_JS.shape, np.nan)
-        np.divide(-dearer_JS, more_JS, out=per_gpu_JS, where=(more_JS != 0) & np.isfinite(dearer_JS))
-        gain_J = np.where(more_JS > 0, per_gpu_JS, -np.inf).max(axis=1, initial=-np.inf, where=~np.isnan(per_gpu_JS))
-        loss_J = np.where(more_JS < 0, per_gpu_JS, np.inf).min(axis=1, initial=np.inf, where=~np.isnan(per_gpu_JS))
-        highest_T[kind] = max(0.0, gain_J.max(initial=0.0))
-        edges = np.concatenate([gain_J, loss_J])
-        middle_T[kind] = max(0.0, float(np.median(edges[np.isfinite(edges)]))) if np.isfinite(edges).any() else 0.0
-    cost = float(now_J.sum())
-    wasted = tolerance if holds_J.all() else 0.0
-    for price_T in (highest_T, middle_T)[: 1 + (wasted > 0.0)]:
-        bound = _dual(costs, price_T)
-        if cost - bound <= max(EQUAL * max(1.0, abs(cost)), wasted * abs(cost)):
-            return Sizing(costs.stay_type_J, np.where(holds_J, STAY, 0), bound, price_T)
-    return None
+        gain_JS = now_J[here_J, None] - costs.cost_JTS[here_J, kind]
+        price_T[kind] = np.divide(gain_JS, more_JS, out=np.zeros(gain_JS.shape), where=more_JS > 0).max(initial=0.0)
+    bound = _dual(costs, price_T)
+    if cost - bound > EQUAL * max(1.0, abs(cost)):
+        return None
+    return Sizing(costs.stay_type_J, np.where(holds_J, STAY, 0), bound, price_T)
+
+
+def _unchanged(costs: Costs) -> tuple[Flags, Floats, float]:
+    """Who holds something, and what it costs each and all if nobody moves."""
+    holds_J = np.isfinite(costs.stay_J)
+    now_J = np.where(holds_J, costs.stay_J, costs.idle_J)
+    return holds_J, now_J, float(now_J.sum())
 
 
 def exact(costs: Costs) -> Sizing:
@@ -134,37 +145,55 @@ def exact(costs: Costs) -> Sizing:
     return Sizing(np.zeros(jobs, dtype=np.int64), size_J, float(least_C[capacity]), np.full(1, np.nan))
 
 
-def priced(costs: Costs) -> Sizing:
-    """Prices by coordinate ascent on the bound; then everyone's choice at them, and a greedy use of what is left."""
-    price_T, bound = _prices(costs)
+def priced(costs: Costs, *, tolerance: float = 0.0) -> Sizing:
+    """Everyone's choice at prices that (nearly) maximise the bound, and a greedy use of what is left.
+
+    The prices that suit a few of many jobs nearly suit all, so they are sought for these first. Everybody stays as soon
+    as that is proved to waste no more than a tolerated share of the costs, unless somebody waits.
+    """
+    holds_J, _, unchanged = _unchanged(costs)
+    price_T, precision = np.zeros(len(costs.capacity_T)), COARSE
+    for stride in _strides(len(holds_J)):
+        price_T = _prices(costs.every(stride), price_T, precision)
+        precision = COARSE / SHARPER
+        bound = _dual(costs, price_T)
+        if holds_J.all() and unchanged - bound <= tolerance * abs(unchanged):
+            return Sizing(costs.stay_type_J, np.full(len(holds_J), STAY), bound, price_T)
     type_J, size_J = _choices(costs, price_T)
     _trim(costs, type_J, size_J)
     _fill(costs, type_J, size_J)
     return Sizing(type_J, size_J, bound, price_T)
 
 
-def _prices(costs: Costs) -> tuple[Floats, float]:
-    """Prices that (nearly) maximise the bound, and the bound.
+def _strides(jobs: int) -> list[int]:
+    """Every how many-th job is looked at, from a few of them to all."""
+    strides = [1]
+    while jobs // (strides[0] * SHARPER) >= SAMPLE:
+        strides.insert(0, strides[0] * SHARPER)
+    return strides
+
+
+def _prices(costs: Costs, price_T: Floats, precision: float) -> Floats:
+    """Prices that (nearly) maximise the bound, near some to begin with.
 
     One type after the other, and then all together: where types can replace each other, none can become dearer alone.
     """
-    price_T = np.zeros(len(costs.capacity_T))
-    bound = _dual(costs, price_T)
-    best_T, best = price_T, bound
-    precision = SETTLED if len(price_T) == 1 else 0.1
+    price_T = price_T.copy()
+    precision = SETTLED if len(price_T) == 1 else precision
+    best_T, best = price_T.copy(), _dual(costs, price_T)
     for _ in range(SWEEPS):
         for kind in range(len(price_T)):
             price_T[kind] = _clearing_price(costs, price_T, kind, precision)
         if len(price_T) > 1:
             price_T = _raised(costs, price_T, np.ones(len(price_T)), precision)
             price_T = _raised(costs, price_T, price_T / max(CHEAP, price_T.max()), precision)
-        before, bound = bound, _dual(costs, price_T)
-        if bound > best:
-            best_T, best = price_T.copy(), bound
-        if precision <= SETTLED and bound - before <= SETTLED * abs(bound):
+        gain = _dual(costs, price_T) - best
+        if gain > 0.0:
+            best_T, best = price_T.copy(), best + gain
+        if precision <= SETTLED and gain <= SETTLED * abs(best):
             break
         precision = max(SETTLED, precision / SHARPER)
-    return best_T, best
+    return best_T
 
 
 def _raised(costs: Costs, price_T: Floats, along_T: Floats, precision: float) -> Floats:
@@ -244,6 +273,11 @@ def _choices(costs: Costs, price_T: Floats) -> tuple[Ints, Ints]:
     stay_reduced_J = costs.stay_J + price_T[costs.stay_type_J] * costs.stay_gpus_J
     stays_J = stay_reduced_J <= np.minimum(least_J, costs.idle_J)
     return np.where(stays_J, costs.stay_type_J, type_J), np.where(stays_J, STAY, size_J)
+
+
+def cost_of(costs: Costs, sizing: Sizing) -> float:
+    """What it costs in all."""
+    return float(_paid(costs, sizing.type_J, sizing.size_J).sum())
 
 
 def _gpus(costs: Costs, size_J: Ints) -> Ints:

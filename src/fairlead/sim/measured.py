@@ -85,7 +85,7 @@ class MeasuredProfile:
     iterations: Floats | None = None
     _times: dict[tuple[Placement, int], tuple[float, float] | None] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def node_gpus(self) -> int:
         """The largest node that was measured."""
         return max(max(placement) for placement in self.placements)
@@ -193,11 +193,15 @@ def applications_in(directory: Path) -> Iterator[str]:
     yield from sorted(path.parent.name for path in directory.glob("*/placements.csv"))
 
 
-def load_profile(directory: Path) -> MeasuredProfile:
-    """Read and check one application's directory; InvalidTrace names the file and line at fault."""
+def load_profile(directory: Path, *, suffix: str = "", cap: int | None = None) -> MeasuredProfile:
+    """Read and check one application's directory; InvalidTrace names the file and line at fault.
+
+    `suffix` ends the names of the files of step times; `cap` is the largest per-GPU batch its memory holds, where that
+    is less than was measured.
+    """
     name = directory.name
-    placements = _read_placements(directory / "placements.csv")
-    points, point_times = _surface_points(placements, directory / "scalability.csv")
+    placements = _read_placements(directory / f"placements{suffix}.csv")
+    points, point_times = _surface_points(placements, directory / f"scalability{suffix}.csv")
     files = _validation_files(directory)
     runs = [_read_validation(files[batch]) for batch in sorted(files)]
     epochs = min(EPOCHS.get(name, len(runs[0])), *(len(run) for run in runs))
@@ -211,7 +215,7 @@ def load_profile(directory: Path) -> MeasuredProfile:
             initial=min(files),
             max_total=max(files),
             min_per_gpu=int(local_L.min()),
-            max_per_gpu=min(PER_GPU_CAPS.get(name, largest), largest),
+            max_per_gpu=min(cap or PER_GPU_CAPS.get(name, largest), largest),
         ),
         # The run that is furthest behind says when an epoch's progress is made. Ascending, as every run's is.
         ends=tuple(stats_BE4[:, :, 0].min(axis=0).tolist()),

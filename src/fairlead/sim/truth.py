@@ -28,7 +28,8 @@ class Learned:
         """What it knows once it has trained at a pace; the same object if that taught nothing."""
         known, new = self.observations, pace.observation
         if new is not None:
-            old = next((old for old in known if _place(old) == _place(new)), None)
+            place = _place(new)
+            old = next((old for old in known if _place(old) == place), None)
             if old is None:
                 known = (*known, new)
             elif old.configuration == new.configuration and old != new:  # it was measured anew

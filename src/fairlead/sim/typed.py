@@ -22,14 +22,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Batch
-from fairlead.sim import measured, tuned
+from fairlead.sim import tuned
 from fairlead.sim.alone import RunAlone
 from fairlead.sim.applications import DEFAULT_TYPE, Application
-from fairlead.sim.measured import EPOCHS, PINNED_BATCHES, MeasuredProfile, MeasuredTruth
+from fairlead.sim.measured import PINNED_BATCHES, MeasuredProfile, MeasuredTruth, load_profile
 from fairlead.sim.traces.record import TraceJob
 from fairlead.sim.traces.table import listed
 from fairlead.sim.truth import Pace, Setting
@@ -107,7 +105,8 @@ class TypedProfile:
         name = gpu_type.lower()
         file = next((type_ for type_ in (name, *ALIASES.get(name, ())) if type_ in self.types), None)
         if file is not None and file not in self._read:
-            self._read[file] = _load(self.directory, file)
+            cap = PER_GPU_CAPS.get((self.name, file))
+            self._read[file] = load_profile(self.directory, suffix=f"-{file}", cap=cap)
         return None if file is None else self._read[file]
 
     def among(self, gpu_types: Sequence[str]) -> dict[str, MeasuredProfile]:
@@ -121,37 +120,6 @@ class TypedProfile:
                 f"{listed(gpu_types)}. Name them in --cluster, as in aws=6x4,rtx=3x8,dgx-ext=2x8"
             )
         return dict(sorted(found.items(), key=lambda item: (_sample_s(item[1]), item[0])))
-
-
-def _load(directory: Path, gpu_type: str) -> MeasuredProfile:
-    """What `measured.load_profile` does, with the files of one type."""
-    name = directory.name
-    placements = measured._read_placements(directory / f"{_PREFIX}{gpu_type}.csv")
-    points, point_times = measured._surface_points(placements, directory / f"scalability-{gpu_type}.csv")
-    files = measured._validation_files(directory)
-    runs = [measured._read_validation(files[batch]) for batch in sorted(files)]
-    epochs = min(EPOCHS.get(name, len(runs[0])), *(len(run) for run in runs))
-    stats_BE4 = np.array([run[:epochs] for run in runs])
-    iterations_EB = stats_BE4[:, :, 3].T
-    local_L = np.concatenate([times[0] for times in placements.values()])
-    largest = int(local_L.max())
-    return MeasuredProfile(
-        name=name,
-        batch=Batch(
-            initial=min(files),
-            max_total=max(files),
-            min_per_gpu=int(local_L.min()),
-            max_per_gpu=min(PER_GPU_CAPS.get((name, gpu_type), largest), largest),
-        ),
-        ends=tuple(stats_BE4[:, :, 0].min(axis=0).tolist()),
-        batches=np.array(sorted(files), dtype=np.float64),
-        grad_sqr=stats_BE4[:, :, 1].T,
-        grad_var=stats_BE4[:, :, 2].T,
-        iterations=None if np.isnan(iterations_EB).any() else iterations_EB,
-        placements=placements,
-        points=points,
-        point_times=point_times,
-    )
 
 
 def _sample_s(profile: MeasuredProfile) -> float:
