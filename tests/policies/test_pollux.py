@@ -384,3 +384,17 @@ def test_options_can_be_given_as_text() -> None:
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_other_exponents_keep_the_contract_too(p: float) -> None:
     check_policy(Pollux(p=p), examples=10)
+
+
+def test_a_restart_may_cost_nothing() -> None:
+    check_policy(Pollux(restart_s=0.0))
+    Pollux(restart_s=0.0).plan(make_view("1x4", [job("a", on="n0[0]")], now=0.0))
+
+
+@pytest.mark.parametrize("p", [1.0, -1.0])
+def test_a_job_that_is_bound_to_where_it_gets_nowhere_counts_as_if_it_waited(p: float) -> None:
+    state = make_state("1x4", [job("a", 2, on="n0[0,1]", preemptible=False, batch=Batch(8, 8, 8))], now=100.0)
+    state.apply(JobReported(100.0, "a", 1, 0.1, 8, 10.0, (Observation("gpu", 1, 2, 8, 0, 0.5, 0.1, 10),)))
+    plan = Pollux(p=p).plan(state.snapshot())
+    assert plan.allocations["a"].total == 2
+    assert plan.bound == pytest.approx(0.0)

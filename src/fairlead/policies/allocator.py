@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 #: Work (J x C x S) up to which sizes are found exactly: some tens of milliseconds.
 EXACT_WORK = 10_000_000
 
-#: Where sizes are not found exactly, and nobody waits, everybody stays who is within this of the optimum.
+#: Where sizes are not found exactly, and nobody waits, everybody stays if that wastes no more than this of the costs.
 TOLERANCE = 5e-3
 
 #: Up to so many choices of all jobs an integer programme may be solved, and nodes of its search: tens of milliseconds.
@@ -66,6 +66,8 @@ class Problem:
     exclusive: bool = True
     #: The most nodes a job may span.
     most_nodes: int = 1 << 30
+    #: Costs of which a small share may be wasted; None for all of them. Prices that only enforce a rule are none such.
+    scale: float | None = None
 
     @property
     def capacity(self) -> Ints:
@@ -121,7 +123,7 @@ def _of_any_type(costs: Costs) -> Sizing:
     """By prices. Where they may waste much, and few choices are to be made, the integer programme's if it is better."""
     found = priced(costs, tolerance=TOLERANCE)
     cost, choices = cost_of(costs, found), np.count_nonzero(np.isfinite(costs.cost_JTS))
-    if cost - found.bound <= TOLERANCE * abs(found.bound) or choices > PROGRAMME_CHOICES:
+    if cost - found.bound <= TOLERANCE * costs.share_of(found.bound) or choices > PROGRAMME_CHOICES:
         return found
     better = programmed(costs, most_nodes=PROGRAMME_NODES)
     if better is None or cost_of(costs, better) >= cost:
@@ -146,6 +148,7 @@ def sizing_costs(problem: Problem) -> Costs:
         stay_type_J,
         stay_gpus_J,
         problem.capacity,
+        problem.scale,
     )
 
 
@@ -170,6 +173,7 @@ def place(problem: Problem, sizing: Sizing, stay_type_J: Ints) -> tuple[list[Whe
             gpus=np.where(problem.type_N == kind, problem.gpus_N, 0).tolist(),
             exclusive=problem.exclusive,
             most_nodes=problem.most_nodes,
+            scale=problem.scale,
         )
         placed, paid_J = arrange(pool)
         for job, nodes, paid in zip(members.tolist(), placed, paid_J, strict=True):

@@ -147,7 +147,9 @@ def _unknown(most: int, reach: int) -> Appraisal:
 
 
 def _most(job: Job, belief: Belief, gpu_type: str) -> int:
-    """A step beyond what was measured on this GPU type, or beyond what it holds."""
+    """A step beyond what was measured on this GPU type, or beyond what it holds; all it asks for if it cannot grow."""
+    if not job.spec.preemptible:
+        return max(job.spec.gpus, job.allocation.total)
     seen = max((o.gpus for o in belief.observations if o.gpu_type == gpu_type), default=0)
     return min(job.spec.most, max(job.spec.least, GROWTH * max(seen, job.allocation.total)))
 

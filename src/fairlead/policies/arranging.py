@@ -49,6 +49,8 @@ class Pool:
     gpus: Sequence[int]
     exclusive: bool
     most_nodes: int
+    #: As in the problem.
+    scale: float | None = None
 
 
 def arrange(pool: Pool) -> tuple[list[Where], list[float]]:
@@ -130,7 +132,8 @@ class Board:
 
     def _rearrange(self) -> None:
         ideal = self._ideals()
-        enough = GOOD_ENOUGH * sum(map(abs, ideal))
+        size = sum(map(abs, ideal))
+        enough = GOOD_ENOUGH * (size if self.pool.scale is None else min(self.pool.scale, size))
         for _ in range(ROUNDS):
             regret = {job: cost - ideal[job] for job, cost in enumerate(self.cost) if cost > ideal[job]}
             if sum(regret.values()) <= enough:
@@ -272,20 +275,28 @@ class Board:
         """Give what is left over on a node to whoever there gains most by it."""
         for node, jobs in enumerate(self._on):
             while (free := self.gaps.free[node]) > 0:
-                best: tuple[float, int, int] | None = None
+                best: tuple[float, int, Where, float] | None = None
                 for job in jobs:
-                    if len(self.where[job]) > 1:
-                        continue
-                    row, count = self._row(job), self.where[job][node]
-                    size = row.best_one[row.index_up_to(count + free, self.pool)]
-                    gain = row.one[size] - self.cost[job]
+                    where, cost = self._grown(job, node, free)
+                    gain = cost - self.cost[job]
                     if gain < -1e-12 and (best is None or gain < best[0]):
-                        best = gain, job, size
+                        best = gain, job, where, cost
                 if best is None:
                     break
-                _, job, size = best
+                _, job, where, cost = best
                 self._lift(job)
-                self._put(job, {node: self.pool.sizes[size]}, self._row(job).one[size])
+                self._put(job, where, cost)
+
+    def _grown(self, job: int, node: int, free: int) -> tuple[Where, float]:
+        """The best a job can make of GPUs that are free on one of its nodes."""
+        row, where = self._row(job), self.where[job]
+        alone, total = len(where) == 1, sum(where.values())
+        costs, best = (row.one, row.best_one) if alone else (row.many, row.best_many)
+        size = best[row.index_up_to(total + free, self.pool)]
+        more = self.pool.sizes[size] - total
+        if not alone and more <= 0:  # less would leave other nodes
+            return where, self.cost[job]
+        return {**where, node: where[node] + more}, costs[size]
 
     # -- the pieces ----------------------------------------------------------------------------------------------
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Reason
 from fairlead.policies.allocator import Problem
 from fairlead.policies.reasons import Reasons
 from fairlead.policies.weighing import Choices
+
+#: No speed-up is worth so much: beyond it a figure is the price of a GPU that a rule owes the job (`Problem.scale`).
+PRICE = 1e3
 
 
 def weighed_reasons(
@@ -43,13 +48,17 @@ def _explain(
             continue
         best = _goodput(options, j, kind, other)
         numbers |= {f"speedup_{name}": best / single, f"objective_{name}": -change}
-        parts.append(f"one {name}: {best / single:.2f}x, objective {-change:+.3g}")
+        parts.append(f"one {name}: {best / single:.2f}x, {_worth(problem, -change)}")
     if job.allocation and allocation != job.allocation:
         kept = float(problem.stay_J[j])
         numbers["objective_stay"] = cost - kept if math.isfinite(kept) else -math.inf
     if allocation is None and not (options.one_JTS[j].any() or options.many_JTS[j].any()):
         return Reason("no-room", "waits: there are no nodes it could run on", numbers)
-    text = _verdict(job, allocation, numbers["speedup"], -numbers.get("objective_stay", 0.0))
+    if allocation is None and _held_back(problem, j):
+        return Reason("outweighed", "waits: GPUs that come free are kept for a job behind its floor", numbers)
+    changes = [value for name, value in numbers.items() if name.startswith("objective") and math.isfinite(value)]
+    owed = any(_is_price(problem, change) for change in changes)
+    text = _verdict(job, allocation, numbers["speedup"], -numbers.get("objective_stay", 0.0), owed=owed)
     return Reason("placed" if allocation else "outweighed", f"{text} ({'; '.join(parts)})" if parts else text, numbers)
 
 
@@ -75,17 +84,41 @@ def _cost(problem: Problem, j: int, kind: int, gpus: int, *, stays: bool = False
     return min(one, many) if nodes == 0 else one if nodes == 1 else many
 
 
-def _verdict(job: Job, allocation: Allocation | None, speedup: float, worse: float) -> str:
-    """`worse` is what staying would be worse by."""
+def _held_back(problem: Problem, j: int) -> bool:
+    """Every choice was taken from it: what comes free is kept for whoever goes first."""
+    some_S = problem.sizes_S > 0
+    return not any(np.isfinite(cost_JTS[j][:, some_S]).any() for cost_JTS in (problem.one_JTS, problem.many_JTS))
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"
+
+
+def _is_price(problem: Problem, change: float) -> bool:
+    return problem.scale is not None and abs(change) > PRICE
+
+
+def _worth(problem: Problem, change: float) -> str:
+    if _is_price(problem, change):
+        return "which it is owed" if change > 0.0 else "less than it is owed"
+    return f"objective {change:+.3g}"
+
+
+def _verdict(job: Job, allocation: Allocation | None, speedup: float, worse: float, *, owed: bool) -> str:
+    """`worse` is what staying would be worse by; `owed` is whether the job is served before others."""
     if allocation is None:
+        if owed:
+            return "waits: it is behind its floor, but there are not enough GPUs for all that are"
         return "waits: every GPU does more good elsewhere"
     fast = f"{speedup:.2f}x the speed of {'one' if job.spec.least == 1 else job.spec.least}"
+    # Of a job that holds GPUs, the tables do not tell the two apart.
+    first = ("; it is behind its floor" + ", or its lease runs" * bool(job.allocation)) * owed
     if allocation == job.allocation:
-        return f"keeps {allocation.total} GPUs at {fast}"
+        return f"keeps {_gpus(allocation.total)} at {fast}{first}"
     if not job.allocation:
-        return f"gets {allocation.total} GPUs: {fast}"
-    change = f"goes from {job.allocation.total} to {allocation.total} GPUs, {fast}"
-    if not math.isfinite(worse):
+        return f"gets {_gpus(allocation.total)}: {fast}{first}"
+    change = f"goes from {job.allocation.total} to {_gpus(allocation.total)}, {fast}{first}"
+    if owed or not math.isfinite(worse):
         return change
     return (
         f"{change}: staying would be worse for it by {worse:.3g}" if worse > 0 else f"{change}: others gain more by it"

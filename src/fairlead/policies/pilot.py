@@ -19,17 +19,19 @@ The sum of these is maximised, which is the choice of (1) where all can have it.
   or is on average.
 
 Fair by construction: a job that has held less than `floor` times the GPU-seconds of an equal share (counted from its
-arrival, over all jobs that were there) is behind. Jobs that are behind get an equal share, or all they can use of one,
-before anybody gets more; where even that is too much, the furthest behind first. Whoever was given GPUs may keep an
-equal share of them for a lease, LEASE times its pause, so that taking turns costs little. So with at most as many jobs
-as GPUs, each of which can run on one, none stays behind for longer than it takes to start it.
+arrival, over all jobs that were there) is behind. What that would give it in a lease, LEASE times its pause, is
+neglected: for so long it may wait until others finish. Jobs that are behind get an equal share, or all they can use of
+one, before anybody gets more; where even that is too much, the furthest behind first. Whoever was given GPUs may keep
+an equal share of them for a lease, so that taking turns costs little; and while the furthest behind waits for leases to
+end, nobody else is given GPUs. So no job waits for ever; and with at most as many jobs as GPUs, each of which can run
+on one, none is behind for longer than a lease and a start.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +87,8 @@ class Pilot:
                 raise InvalidSpec(f"pilot: {name} is {value}; expected a number of at least 0")
         if self.floor > 1.0:
             raise InvalidSpec(f"pilot: floor is {self.floor}; an equal share for everybody is 1, so expected 0 to 1")
+        if self.hurry > 1.0:
+            raise InvalidSpec(f"pilot: hurry is {self.hurry}; at 1 nothing else matters, so expected 0 to 1")
 
     def plan(self, view: Snapshot) -> Plan:
         if not view.jobs or not any(node.open for node in view.nodes.values()):
@@ -109,9 +113,13 @@ class Pilot:
             return np.asarray(goodput * horizon_s / (horizon_s + dear_J[:, None, None]))
 
         problem = options.problem(cost, moved=moved, idle_J=np.zeros(len(weight_J)))
-        if self.floor:
-            self._serve_first(view, options, problem, LEASE * pause_J)
+        problem = replace(problem, scale=float((weight_J * highest_J).sum()))
+        behind_J = self._serve_first(view, options, problem, LEASE * pause_J)
         answer = allocate(problem)
+        first = int(behind_J.argmax())
+        if behind_J[first] > 0.0 and not answer.where[first] and not options.jobs[first].allocation:
+            problem = _reserved(problem, first)
+            answer = allocate(problem)
         allocations = realise(view, [job.id for job in options.jobs], answer.where)
         earned, possible = -answer.cost, -answer.bound
         return Plan(
@@ -130,31 +138,30 @@ class Pilot:
         appraisal = appraisals[options.gpu_types[0]]
         if job.spec.estimate_s is None:
             return UNKNOWN_GPU_S * appraisal.goodput(1, 1)
-        return max(0.0, job.spec.estimate_s - job.run_at(view.now)) * appraisal.goodput(1, job.spec.gpus)
+        # Nobody knows its speed, so it scales perfectly: then on what it asked for as on the most it may have so far.
+        promised, known = job.spec.gpus, min(job.spec.gpus, appraisal.most)
+        speed = appraisal.goodput(1, known) * promised / known
+        return max(0.0, job.spec.estimate_s - job.run_at(view.now)) * speed
 
-    def _serve_first(self, view: Snapshot, options: Choices, problem: Problem, lease_J: Floats) -> None:
+    def _serve_first(self, view: Snapshot, options: Choices, problem: Problem, lease_J: Floats) -> Floats:
         """Make it dear to give less than an equal share to jobs that are behind, the further the dearer; and dearest to
-        take it from those whose lease has not run out."""
+        take it from those whose lease has not run out. Returns how far behind each is, in GPU-seconds."""
         share = options.gpus / len(options.jobs)
         held_J = np.array([job.held_at(view.now) for job in options.jobs])
-        due_J = self.floor * np.array([view.fair_gpu_s - job.fair_from_gpu_s for job in options.jobs])
-        behind_J = due_J - held_J
+        due_J = np.array([view.fair_gpu_s - job.fair_from_gpu_s for job in options.jobs])
+        behind_J = self.floor * (due_J - share * lease_J) - held_J
         furthest = float(behind_J.max())
         for j, job in enumerate(options.jobs):
             can_use = max(appraisal.most for appraisal in options.appraisals[j].values())
             enough = max(job.spec.least, min(max(1, math.floor(share)), can_use))
-            if job.allocation and view.now - job.since < lease_J[j]:
+            if self.floor and job.allocation and view.now - job.since < lease_J[j]:
                 enough, urgency = min(enough, job.allocation.total), 3.0
             elif behind_J[j] > 0.0:
                 urgency = 1.0 + behind_J[j] / furthest
             else:
                 continue
-            price = BEHIND * urgency
-            lacking_S = price * np.maximum(0, enough - problem.sizes_S)
-            problem.one_JTS[j] += lacking_S
-            problem.many_JTS[j] += lacking_S
-            problem.idle_J[j] += price * enough
-            problem.stay_J[j] += price * max(0, enough - job.allocation.total)
+            _add_price(problem, j, BEHIND * urgency * np.maximum(0, enough - problem.sizes_S))
+        return np.asarray(behind_J)
 
     def _review_at(self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation]) -> float:
         """Soon, while a job waits, or one that runs could have more GPUs once it is measured on those it has."""
@@ -170,6 +177,34 @@ class Pilot:
             if appraisal.fit is None or allocation.total == appraisal.most < job.spec.most:
                 return view.now + self.review_s
         return math.inf
+
+
+def _add_price(problem: Problem, j: int, lacking_S: Floats) -> None:
+    """Make each choice of a job dearer by what it lacks; nothing by what every choice lacks, since nobody can help."""
+    stay_gpus = sum(problem.held[j].values())
+    stay = float(lacking_S[min(int(np.searchsorted(problem.sizes_S, stay_gpus)), len(lacking_S) - 1)])
+    possible_S = np.isfinite(np.minimum(problem.one_JTS[j], problem.many_JTS[j])).any(axis=0)
+    least = min(
+        float(lacking_S[possible_S].min(initial=np.inf)),
+        float(lacking_S[0]) if np.isfinite(problem.idle_J[j]) else np.inf,
+        stay if np.isfinite(problem.stay_J[j]) else np.inf,
+    )
+    lacking_S = lacking_S - (least if np.isfinite(least) else 0.0)
+    problem.one_JTS[j] += lacking_S
+    problem.many_JTS[j] += lacking_S
+    problem.idle_J[j] += lacking_S[0]
+    problem.stay_J[j] += stay - (least if np.isfinite(least) else 0.0)
+
+
+def _reserved(problem: Problem, first: int) -> Problem:
+    """The same, but nobody else is given more than it holds: what comes free is kept until it is enough."""
+    held_J = np.array([sum(nodes.values()) for nodes in problem.held])
+    more_JS = problem.sizes_S > held_J[:, None]
+    more_JS[first] = False
+    one_JTS, many_JTS = (
+        np.where(more_JS[:, None, :], np.inf, cost_JTS) for cost_JTS in (problem.one_JTS, problem.many_JTS)
+    )
+    return replace(problem, one_JTS=one_JTS, many_JTS=many_JTS)
 
 
 def _worth(options: Choices) -> Floats:

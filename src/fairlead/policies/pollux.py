@@ -90,6 +90,8 @@ class Pollux:
         if not job.allocation:
             return 1.0
         age = now - job.submitted_at
+        if age + self.restart_s <= 0.0:
+            return 1.0 / self.gain
         return max(age - (job.attempt - 1) * self.restart_s, 0.0) / (age + self.restart_s) / self.gain
 
 

@@ -46,7 +46,9 @@ def programmed(costs: Costs, *, time_limit_s: float | None = None, most_nodes: i
     type_J, size_J = np.zeros(jobs, dtype=np.int64), np.zeros(jobs, dtype=np.int64)
     if not len(programme.cost_V):
         return Sizing(type_J, size_J, programme.waiting, prices)
-    found = _solve(programme, jobs, {"time_limit": time_limit_s, "node_limit": most_nodes})
+    size = float(np.abs(programme.cost_V).sum())
+    gap = CLOSE_ENOUGH * costs.share_of(size) / max(size, 1e-300)
+    found = _solve(programme, jobs, gap, {"time_limit": time_limit_s, "node_limit": most_nodes})
     if found.x is None or found.status not in (0, 1):  # 1: a limit was reached
         return None
     chosen = np.flatnonzero(found.x > 0.5)
@@ -77,7 +79,7 @@ def _build(costs: Costs) -> _Programme:
     )
 
 
-def _solve(programme: _Programme, jobs: int, limits: dict[str, float | None]) -> Any:
+def _solve(programme: _Programme, jobs: int, gap: float, limits: dict[str, float | None]) -> Any:
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and many runs never need it
     from scipy.sparse import coo_array
 
@@ -91,5 +93,5 @@ def _solve(programme: _Programme, jobs: int, limits: dict[str, float | None]) ->
         integrality=np.ones(len(variables)),
         bounds=Bounds(0.0, 1.0),
         constraints=LinearConstraint(matrix.tocsr(), programme.low_R, programme.high_R),
-        options={**given, "mip_rel_gap": CLOSE_ENOUGH},
+        options={**given, "mip_rel_gap": gap},
     )

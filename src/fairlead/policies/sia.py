@@ -69,8 +69,8 @@ class Sia:
     def __post_init__(self) -> None:
         if self.search not in ("exact", "milp"):
             raise InvalidSpec(f"sia: search is {self.search!r}; expected exact or milp")
-        if not math.isfinite(self.p) or self.p == 0.0:
-            raise InvalidSpec(f"sia: p is {self.p}; expected a finite number other than 0")
+        if not -10.0 <= self.p <= 10.0 or self.p == 0.0:
+            raise InvalidSpec(f"sia: p is {self.p}; expected -10 to 10, and not 0")
         if not 1.0 < self.idle < math.inf:
             raise InvalidSpec(f"sia: idle is {self.idle}; the slowest configuration costs 1, so expected more than 1")
         if not 0.0 <= self.restart_s < math.inf or not 0.0 < self.time_limit_s < math.inf:

@@ -59,6 +59,12 @@ class Costs:
     stay_type_J: Ints
     stay_gpus_J: Ints
     capacity_T: Ints
+    #: As in the problem.
+    scale: float | None = None
+
+    def share_of(self, cost: float) -> float:
+        """What a tolerated share is a share of."""
+        return abs(cost) if self.scale is None else min(self.scale, abs(cost))
 
     def every(self, stride: int) -> Costs:
         """The same for a part of the jobs, and of the GPUs."""
@@ -70,6 +76,7 @@ class Costs:
             self.stay_type_J[::stride],
             self.stay_gpus_J[::stride],
             self.capacity_T // stride,
+            self.scale,
         )
 
     @property
@@ -157,7 +164,7 @@ def priced(costs: Costs, *, tolerance: float = 0.0) -> Sizing:
         price_T = _prices(costs.every(stride), price_T, precision)
         precision = COARSE / SHARPER
         bound = _dual(costs, price_T)
-        if holds_J.all() and unchanged - bound <= tolerance * abs(unchanged):
+        if holds_J.all() and unchanged - bound <= tolerance * costs.share_of(unchanged):
             return Sizing(costs.stay_type_J, np.full(len(holds_J), STAY), bound, price_T)
     type_J, size_J = _choices(costs, price_T)
     _trim(costs, type_J, size_J)

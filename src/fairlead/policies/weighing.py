@@ -58,8 +58,8 @@ class Choices:
         bound_J = np.array([bool(job.allocation) and not job.spec.preemptible for job in self.jobs])
         if bound_J.any():
             one_JTS[bound_J] = many_JTS[bound_J] = np.inf
+            stay_J = np.where(bound_J & ~np.isfinite(stay_J), idle_J, stay_J)  # it is there, but gets nowhere
             idle_J = np.where(bound_J, np.inf, idle_J)
-            stay_J = np.where(bound_J & ~np.isfinite(stay_J), 0.0, stay_J)
         return Problem(self.sizes_S, one_JTS, many_JTS, idle_J, stay_J, self.held, self.gpus_N, self.type_N)
 
 
@@ -73,7 +73,7 @@ def choices(view: Snapshot, appraiser: Appraiser, *, reach: int, lore: bool) -> 
     }
     appraisals = [{gpu_type: appraised[gpu_type][j] for gpu_type in nodes.gpu_types} for j in range(len(jobs))]
     most = max((appraisal.most for by_type in appraisals for appraisal in by_type.values()), default=1)
-    asked = {gpus for job in jobs for gpus in (job.spec.least, job.spec.most)}
+    asked = {gpus for job in jobs for gpus in (job.spec.least, job.spec.gpus, job.spec.most)}
     sizes_S = _sizes(min(most, int(gpus_N.sum())), gpus_N, asked)
     shape = len(jobs), len(nodes.gpu_types), len(sizes_S)
     one_JTS, many_JTS, now_J = np.zeros(shape), np.zeros(shape), np.zeros(len(jobs))
@@ -84,8 +84,10 @@ def choices(view: Snapshot, appraiser: Appraiser, *, reach: int, lore: bool) -> 
         for kind, gpu_type in enumerate(nodes.gpu_types):
             if not job.spec.gpu_types or gpu_type in job.spec.gpu_types:
                 appraisal = appraisals[j][gpu_type]
-                allowed = sizes_S[(sizes_S >= job.spec.least) & (sizes_S <= appraisal.most)]
-                start = int(np.searchsorted(sizes_S, job.spec.least))
+                # What must not be preempted keeps for good what it starts with, so that is what it asked for.
+                least = job.spec.least if job.spec.preemptible else job.spec.gpus
+                allowed = sizes_S[(sizes_S >= least) & (sizes_S <= appraisal.most)]
+                start = int(np.searchsorted(sizes_S, least))
                 one_K, many_K = appraisal.curve.one_K[allowed], appraisal.curve.many_K[allowed]
                 one_JTS[j, kind, start : start + len(allowed)] = np.where(allowed <= largest_T[kind], one_K, 0.0)
                 many_JTS[j, kind, start : start + len(allowed)] = many_K
