@@ -58,7 +58,12 @@ Allocation = Mapping[str, Sequence[int]]
 
 def read(path: Path) -> Inputs:
     """A stored problem, with what it may leave unsaid."""
-    inputs: Inputs = json.loads(path.read_text("utf-8"))
+    try:
+        inputs: Inputs = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise click.ClickException(f"{path} is not JSON, or not all of it: {error}") from None
+    if not isinstance(inputs, dict) or not {"jobs", "gpus_per_node"} <= inputs.keys():
+        raise click.ClickException(f"{path} is no stored problem: expected an object with jobs and gpus_per_node")
     if "num_nodes" not in inputs:
         inputs["num_nodes"] = len(inputs["gpus_per_node"])
     nodes = inputs["num_nodes"]

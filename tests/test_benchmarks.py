@@ -72,6 +72,16 @@ def count(where: list[int]) -> dict[int, int]:
 # -- the allocator -----------------------------------------------------------------------------------------------------
 
 
+def test_a_stored_problem_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "inputs_cut.json"
+    for content, why in (('{"jobs": [', "is not JSON, or not all of it"), ("[]", "is no stored problem")):
+        path.write_text(content)
+        command = [sys.executable, str(BENCHMARKS / "allocator.py"), str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"Error: {path} {why}")
+
+
 @needs_stored
 def test_the_stored_problems_are_decided_within_half_a_percent_and_far_faster_than_by_the_reference() -> None:
     rows = run("allocator.py", str(STORED), "--repeat", "2")

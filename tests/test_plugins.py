@@ -114,7 +114,7 @@ def test_a_wrong_name_gets_a_suggestion_and_the_list(wrong: str, meant: str) -> 
 
 def test_a_name_like_no_other_gets_the_list_only() -> None:
     assert "did you mean" not in refusal("zzzzz")
-    assert refusal("").startswith("there is no policy ''; Known are ")
+    assert refusal("").startswith("there is no policy ''; known are ")
     assert did_you_mean("x", []) == "; none is known"
 
 

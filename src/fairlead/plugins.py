@@ -86,8 +86,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The tail of an error about a wrong name."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
-    return f"{hint} Known are {', '.join(known)}" if known else f"{hint} none is known"
+    if close:
+        return f"; did you mean {close[0]!r}? Known are {', '.join(known)}"
+    return f"; known are {', '.join(known)}" if known else "; none is known"
 
 
 def _load(point: EntryPoint) -> type:

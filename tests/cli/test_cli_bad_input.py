@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,6 +155,38 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(refuses: Refus
     ):
         message = refuses("simulate", trace, "--cluster", "1x4", option, path)
         assert f"error: cannot write {path}: {why}" in message
+
+
+@pytest.mark.parametrize("option", ["--report", "--journal"])
+def test_what_is_no_file_is_refused_before_the_work(refuses: Refuses, trace: Path, option: str) -> None:
+    pipe, loop = trace.parent / "pipe", trace.parent / "loop"
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    for path, why in ((pipe, "it is a device or a pipe; name a file"), ("/dev/null", "it is a device"), (loop, "")):
+        message = refuses("simulate", trace, "--cluster", "1x4", option, path)
+        assert f"error: cannot write {path}: {why}" in message
+    assert pipe.is_fifo()
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+@pytest.mark.parametrize("option", ["--report", "--journal"])
+def test_a_directory_that_only_looks_writable_is_found_out_before_the_work(
+    refuses: Refuses, trace: Path, option: str
+) -> None:
+    message = refuses("simulate", trace, "--cluster", "1x4", option, "/proc/out")
+    assert message.startswith("error: cannot write /proc/out: ")
+
+
+@pytest.mark.parametrize("option", ["--report", "--journal"])
+def test_a_link_stays_a_link_and_the_file_behind_it_is_written(run: Run, trace: Path, option: str) -> None:
+    (trace.parent / "elsewhere").mkdir()
+    link, real = trace.parent / "link", trace.parent / "elsewhere" / "real"
+    link.symlink_to(real)
+    for _ in range(2):  # the second time there is a file already
+        result = run("simulate", trace, "--cluster", "1x4", option, link)
+        assert (result.exit_code, link.is_symlink(), real.stat().st_size > 1000) == (0, True, True)
+    assert [path.name for path in real.parent.iterdir()] == ["real"]
 
 
 def test_a_report_that_cannot_be_written_keeps_the_journal_from_being_written(refuses: Refuses, trace: Path) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fairlead
 from fairlead.sim.traces import read_trace
 
@@ -78,3 +80,21 @@ def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(trace: Path) -> No
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=environment)
     assert (result.stdout, "Traceback" in result.stderr) == ("{", False)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("command", ["explain TRACE --cluster 1x4", "explain TRACE --cluster 1x4 -o json", "--help"])
+def test_output_that_finds_no_room_is_told_in_one_line(trace: Path, command: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    arguments = command.replace("TRACE", str(trace)).split()
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "fairlead", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=environment,
+        )
+    assert result.returncode == 1
+    assert result.stderr == "error: cannot write to standard output: No space left on device\n"

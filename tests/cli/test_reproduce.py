@@ -36,9 +36,11 @@ quick-4,200,quick,2,16
 slow-5,240,slow,4,32
 """
 
+JOB_NAMES = [line.split(",")[0] for line in JOBS.splitlines()[1:]]
+
 PUBLISHED = {
-    "pollux": {"avgs": {"workload-1": 500.0}, "jcts": {"workload-1": {"quick-0": 100}}},
-    "tiresias": {"avgs": {"workload-1": 400.0}, "jcts": {"workload-1": {"quick-0": 1.0, "slow-1": 2.0}}},
+    "pollux": {"avgs": {"workload-1": 500.0}, "jcts": {"workload-1": dict.fromkeys(JOB_NAMES, 100.0)}},
+    "tiresias": {"avgs": {"workload-1": 400.0}, "jcts": {"workload-1": dict.fromkeys(JOB_NAMES, 1.0)}},
 }
 
 
@@ -49,7 +51,7 @@ def write_profile(directory: Path, *, sample_s: float) -> None:
     for placement in PLACEMENTS:
         sync_s = 0.0 if placement == "1" else 0.02 * len(placement)
         rows += [f"{placement},{m},{0.05 + sample_s * m + sync_s},{sync_s}" for m in (8, 16, 32)]
-    (directory / "placements.csv").write_text("\n".join(rows))
+    (directory / "placements.csv").write_text("\n".join(rows) + "\n")
     (directory / "scalability.csv").write_text("num_nodes,num_replicas,local_bsz,step_time,sync_time\n")
     for batch in (8, 16, 32):
         epochs = "".join(f"{400 * e},{3200 * e // batch},0,1.0,{5.0 * e}\n" for e in (1, 2))
@@ -126,12 +128,60 @@ def test_the_table_has_each_run_a_summary_and_what_it_took(run: Run, data: Path)
         [line for line in lines if re.match(rf"(1 )?{policy} ", line)] for policy in ("tiresias", "pollux")
     )
     assert tiresias.startswith("1 tiresias 400 s ")
-    assert tiresias.endswith("0 of 2")
+    assert tiresias.endswith("0 of 6")
     assert pollux.startswith("1 pollux 500 s ")
     assert re.fullmatch(r"(tiresias|pollux) \d\.\d{3} -?[\d.]+ %", over_tiresias)
     assert re.fullmatch(r"(tiresias|pollux) \d\.\d{3} -?[\d.]+ %", over_pollux)
     assert lines[-1].startswith("2 runs took ")
     assert lines[-1].endswith("35 to 50 CPU minutes for one workload under Pollux.")
+
+
+def printed(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.stderr
+    return [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+
+FIFO = ["--workloads", "1", "--policies", "fifo", "--workers", 1]
+
+
+def test_a_workload_that_was_cut_short_compares_with_nothing_and_the_table_says_why(run: Run, data: Path) -> None:
+    (data / "workloads" / "workload-1.csv").write_text("".join(JOBS.splitlines(keepends=True)[:4]))
+    lines = printed(run("reproduce", "pollux", "--data", data, *FIFO))
+    assert "No published figures on workload 1: they are of 6 jobs, and 3 ran." in lines
+    assert not any(word in line for line in lines for word in ("n/a", "reduction", "jobs as published", "averaged"))
+
+
+@pytest.mark.parametrize(("jobs", "published"), [(5, False), (6, True), (999, True)])
+def test_figures_are_published_of_all_jobs_however_many_were_asked_for(
+    run: Run, figures: Figures, data: Path, jobs: int, published: bool
+) -> None:
+    (row,) = figures("reproduce", "pollux", "--data", data, *FIFO, "--jobs", jobs)
+    assert row["published_jct_mean_s"] == (500.0 if published else None)
+    assert "reduction_vs_published" in row
+    lines = printed(run("reproduce", "pollux", "--data", data, *FIFO, "--jobs", jobs))
+    assert any(line.startswith("No published figures") for line in lines) != published
+
+
+def test_one_line_says_for_all_workloads_that_nothing_was_published(run: Run, data: Path) -> None:
+    (data / "published_jct.json").unlink()
+    lines = printed(run("reproduce", "pollux", "--data", data, "--policies", "fifo,tiresias", "--workers", 1))
+    told = [line for line in lines if line.startswith("No published figures")]
+    assert told == [f"No published figures on workloads 1 and 3: {data} has no published_jct.json."]
+    assert not any("n/a" in line for line in lines)
+
+
+def test_what_is_lacking_is_named_beside_what_is_there(run: Run, data: Path) -> None:
+    lines = printed(run("reproduce", "pollux", "--data", data, "--policies", "tiresias,optimus", "--workers", 1))
+    assert "No published figures on workload 1: published_jct.json has nothing of optimus there." in lines
+    assert "No published figures on workload 3: published_jct.json has nothing of it." in lines
+    assert any(line.startswith("1 tiresias 400 s ") for line in lines)
+    assert any(line.startswith("1 optimus (oracle) n/a ") for line in lines)
+
+
+def test_a_job_too_large_for_the_cluster_is_named_with_an_option_that_exists(run: Run, data: Path) -> None:
+    message = refused(run("reproduce", "pollux", "--data", data, "--cluster", "1x2"))
+    assert message.endswith("job quick-2 needs 4 GPUs of one type, of which 1x2 has 2; use a larger --cluster")
+    assert run("reproduce", "pollux", "--data", data, "--cluster", "1x2", "--jobs", 2, *FIFO).exit_code == 0
 
 
 def test_levers_are_shown_one_by_one_and_together(run: Run, data: Path, tmp_path: Path) -> None:
@@ -192,6 +242,7 @@ def test_without_data_it_says_where_the_data_comes_from(run: Run, data: Path) ->
     ("options", "expected"),
     [
         (["--workloads", "1,2"], "has no workload-2.csv; it has 'workload-1.csv', 'workload-3.csv'"),
+        (["--workloads", "-1"], "--workloads is '-1'; expected numbers of at least 0"),
         (["--workloads", "one"], "--workloads is 'one'; expected numbers separated by commas"),
         (["--policies", "polux"], "there is no policy 'polux'; did you mean 'pollux'?"),
         (["--policies", ","], "--policies is empty"),
@@ -217,6 +268,21 @@ def test_the_data_is_not_overwritten_by_a_report(run: Run, data: Path) -> None:
         message = refused(run("reproduce", "pollux", "--data", data, "--report", file))
         assert "the command uses that file for something else" in message
         assert file.read_bytes() == before
+
+
+def test_an_empty_profile_lacks_columns_and_not_jobs(run: Run, data: Path) -> None:
+    path = data / "profiles" / "quick" / "placements.csv"
+    path.write_text("")
+    message = refused(run("reproduce", "pollux", "--data", data))
+    assert f"{path}: is empty; expected the columns placement, local_bsz" in message
+
+
+@pytest.mark.parametrize(("content", "why"), [("[]", "it holds []"), ("{", "it is not JSON (")])
+def test_published_figures_that_cannot_be_used_are_told_in_words(run: Run, data: Path, content: str, why: str) -> None:
+    (data / "published_jct.json").write_text(content)
+    message = refused(run("reproduce", "pollux", "--data", data))
+    assert f"published_jct.json cannot be used: {why}" in message
+    assert "Error" not in message
 
 
 def test_a_missing_profile_is_named_with_those_there_are(run: Run, data: Path) -> None:

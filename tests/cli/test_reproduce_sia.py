@@ -35,7 +35,7 @@ def write_data(directory: Path) -> Path:
         for placement in ("1", "2", "3", "4", "11", "12", "22", "44"):
             sync_s = 0.0 if placement == "1" else 0.02 * len(placement)
             rows += [f"{m},{0.05 + sample_s * m + sync_s},{sync_s},{placement}" for m in (8, 16, 32)]
-        (profile / f"placements-{name}.csv").write_text("\n".join(rows))
+        (profile / f"placements-{name}.csv").write_text("\n".join(rows) + "\n")
         (profile / f"scalability-{name}.csv").write_text("num_nodes,num_replicas,local_bsz,step_time,sync_time\n")
     for batch in (8, 16, 32):
         epochs = "".join(f"{400 * e},{3200 * e // batch},0,1.0,{5.0 * e}\n" for e in (1, 2))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from small_worlds import alone, simulate
 
-from fairlead.core.errors import InvalidSpec
+from fairlead.core.errors import BackendError, InvalidSpec
 from fairlead.core.types import JobSpec, Node
 from fairlead.sim.metrics import Measured, Metrics, measure
 from fairlead.sim.report import Run, write_report
@@ -180,7 +180,7 @@ def test_a_setting_that_each_policy_has_of_its_own_is_a_row_and_no_case() -> Non
 def test_a_report_of_no_runs_or_into_no_folder_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="at least one run"):
         write_report(tmp_path / "r.html", [], "t")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(BackendError, match=r"cannot write .*r\.html: No such file"):
         write_report(tmp_path / "missing" / "r.html", [run_of("fifo")], "t")
     write_report(tmp_path / "r.html", [run_of("fifo")], "before")
     with pytest.raises(UnicodeEncodeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_a_job_that_stays_is_told_what_it_keeps() -> None:
 def test_a_job_that_starts_is_told_what_it_gets() -> None:
     found = reason("1x4", job("a", gpus_max=4), "n0[2]")
     assert found.code == "placed"
-    assert found.text == "gets 1 GPUs: 1.00x the speed of one (one less: 0.00x, objective -900)"
+    assert found.text == "gets 1 GPU: 1.00x the speed of one (one less: 0.00x, objective -900)"
     assert found.numbers["objective_less"] == pytest.approx(99.5 - IDLE)
     assert "objective_more" not in found.numbers  # it may not have two yet
 
@@ -109,7 +110,7 @@ def test_a_job_that_achieves_nothing_where_it_is_is_told_of_the_change_only() ->
     state = make_state("1x4", [job("a", 2, gpus_min=1, on="n0[0,1]", batch=Batch(1, 1))])
     state.apply(JobReported(0.0, "a", 1, 0.1, observations=(Observation("gpu", 1, 1, 1, 0, 1.0, 0.0),)))
     found = explain(state.snapshot(), {"a": "n0[0]"})["a"]
-    assert found.text.startswith("goes from 2 to 1 GPUs, 1.00x the speed of one (")
+    assert found.text.startswith("goes from 2 to 1 GPU, 1.00x the speed of one (")
     assert found.numbers["objective_stay"] == -math.inf
 
 
@@ -159,6 +160,45 @@ def test_every_live_job_has_a_reason_and_nobody_else() -> None:
     assert list(reasons) == ["a", "b"]
     with pytest.raises(KeyError):
         reasons["c"]
+
+
+# -- jobs that a rule serves first -------------------------------------------------------------------------------------
+
+
+def served_first(given_job: GivenJob, where: str | None, *, scale: float | None = 1.0) -> Reason:
+    """Why a job is there, if going without costs more than anybody could earn; as `pilot` prices who is behind."""
+    view = make_view("1x4", [given_job])
+    options = choices(view, Appraiser(), reach=1, lore=False)
+    problem = options.problem(lambda goodput: -goodput, moved=lambda goodput: goodput, idle_J=np.full(1, 2e4))
+    plan = {} if where is None else {given_job.spec.id: allocation(where)}
+    return weighed_reasons(view, plan, options, replace(problem, scale=scale))[given_job.spec.id]
+
+
+def test_a_job_that_is_served_first_is_told_so_in_words_and_not_by_its_price() -> None:
+    gets = served_first(job("a", gpus_max=4), "n0[2]")
+    assert gets.text == (
+        "gets 1 GPU: 1.00x the speed of one; it is behind its floor (one less: 0.00x, less than it is owed)"
+    )
+    assert gets.numbers["objective_less"] == pytest.approx(-2e4, rel=1e-3)
+    keeps = served_first(job("a", gpus_max=1, on="n0[0]"), "n0[0]")
+    assert keeps.text.startswith("keeps 1 GPU at 1.00x the speed of one; its lease is not over, or it is behind")
+    waits = served_first(job("a", gpus_max=4), None)
+    assert waits.text.startswith("waits: it is behind its floor, but there are not enough GPUs for all that are (")
+    assert waits.text.endswith("(one more: 1.00x, which it is owed)")
+
+
+def test_a_large_objective_is_no_price_where_nothing_is_priced() -> None:
+    assert "objective -2e+04" in served_first(job("a", gpus_max=4), "n0[2]", scale=None).text
+
+
+def test_a_job_that_is_given_nothing_while_gpus_are_kept_for_another_is_told_so() -> None:
+    view = make_view("1x4", [job("a", gpus_max=4)])
+    options, problem = weighed(view)
+    nothing = np.full_like(problem.one_JTS, np.inf)
+    kept = replace(problem, one_JTS=nothing, many_JTS=nothing)
+    assert weighed_reasons(view, {}, options, kept)["a"].text == (
+        "waits: GPUs that come free are kept for a job behind its floor"
+    )
 
 
 # -- what is not true --------------------------------------------------------------------------------------------------

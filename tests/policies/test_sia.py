@@ -326,11 +326,11 @@ def test_without_scipy_the_programme_says_what_to_install(monkeypatch: pytest.Mo
     ("options", "expected"),
     [
         ("search=genetic", "expected exact or milp"),
-        ("p=0", "other than 0"),
+        ("p=0", "and not 0"),
         ("p=inf", "p is inf"),
         ("idle=1", "expected more than 1"),
         ("restart_s=-1", "restart_s is -1"),
-        ("time_limit_s=0", "time_limit_s 0"),
+        ("time_limit_s=0", "^sia: time_limit_s is 0.0; expected a number of seconds above 0$"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options: str, expected: str) -> None:

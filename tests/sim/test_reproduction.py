@@ -73,7 +73,7 @@ def test_nothing_has_to_be_published(data: Path) -> None:
 )
 def test_published_figures_that_cannot_be_read_are_refused_with_their_file(data: Path, content: Any) -> None:
     publish(data, content)
-    with pytest.raises(InvalidSpec, match=r"published_jct\.json cannot be used .* expected \{policy: \{avgs"):
+    with pytest.raises(InvalidSpec, match=r"published_jct\.json cannot be used: .* expected \{policy: \{avgs"):
         paper.read_pollux_data(data)
 
 

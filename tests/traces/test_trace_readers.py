@@ -253,7 +253,7 @@ def test_a_job_recorded_with_no_length_is_left_out_and_counted(put, samples):
 def test_an_unknown_format_suggests_a_near_one(put):
     with pytest.raises(InvalidSpec, match=r"no trace format 'phily'; did you mean 'philly'\? Known are .*tiresias"):
         read_trace(put("philly"), "phily")
-    with pytest.raises(InvalidSpec, match="no trace format 'xyzzy'; Known"):
+    with pytest.raises(InvalidSpec, match="no trace format 'xyzzy'; known"):
         read_trace(put("philly"), "xyzzy")
 
 

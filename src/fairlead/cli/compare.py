@@ -5,8 +5,17 @@ from __future__ import annotations
 import click
 
 from fairlead.cli.errors import reports_errors
+from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import REPORT, experiment_options, make_experiment, number_list, policy_list
-from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report, writable
+from fairlead.cli.output import (
+    OUTPUT,
+    complain_if_unfinished,
+    counted,
+    print_results,
+    progress_bar,
+    save_report,
+    writable,
+)
 from fairlead.core.errors import InvalidSpec
 from fairlead.plugins import make_policy
 from fairlead.sim.experiment import prepare
@@ -53,7 +62,8 @@ def compare(
     if len({e.seed for e in experiments}) > 1 and not experiments[0].resample and experiments[0].failures_h is None:
         raise InvalidSpec("several seeds would give the same run; add --resample or --failures")
     prepare(experiments[0])  # nor should a broken trace cost a pool of processes
-    with progress_bar(f"simulating {len(experiments)} runs") as progress:
+    tell_notes(experiments)
+    with progress_bar(f"simulating {counted(len(experiments), 'run')}") as progress:
         results = run_many(experiments, workers=workers, progress=progress)
     if report_to is not None:
         save_report(report_to, results)

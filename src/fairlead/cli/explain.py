@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -9,14 +10,14 @@ import re
 import click
 
 from fairlead.cli.errors import reports_errors
+from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import experiment_options, make_experiment
-from fairlead.cli.output import print_table
+from fairlead.cli.output import counted, print_table
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Plan, Reason
-from fairlead.plugins import did_you_mean
-from fairlead.sim.experiment import decision_at
-from fairlead.sim.report.wording import duration
+from fairlead.sim.experiment import Experiment, decision_at, prepare
+from fairlead.sim.report.wording import duration, listing
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -39,9 +40,10 @@ def explain(trace: str, at: str, job: str | None, output: str, **options: object
     do to it and to the objective.
     """
     experiment = make_experiment(trace=trace, **options)  # type: ignore[arg-type]  # click has checked them
+    tell_notes([experiment])
     view, plan = decision_at(experiment, _seconds(at))
     if job is not None and job not in view.jobs:
-        raise InvalidSpec(f"there is no live job {job!r} at second {view.now:.0f}{did_you_mean(job, list(view.jobs))}")
+        raise InvalidSpec(_absence(job, experiment, view))
     reasons = {job_id: plan.reasons[job_id] for job_id in ([job] if job is not None else view.jobs) if plan.reasons}
     if output == "json":
         click.echo(json.dumps(_to_dict(view, plan, reasons), indent=2, allow_nan=False))
@@ -49,6 +51,19 @@ def explain(trace: str, at: str, job: str | None, output: str, **options: object
         _print_one(job, reasons[job])
     else:
         _print_all(view, plan, reasons)
+
+
+def _absence(job: str, experiment: Experiment, view: Snapshot) -> str:
+    """Why a decision says nothing of a job."""
+    comes_s = {each.spec.id: each.submit_at for each in prepare(experiment).jobs}
+    live = f"live then: {listing(list(view.jobs)) or 'nobody'}"
+    if job not in comes_s:
+        close = difflib.get_close_matches(job, comes_s, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        return f"there is no job {job!r} in {experiment.trace}{hint}"
+    if comes_s[job] > view.now:
+        return f"job {job} comes after {duration(comes_s[job])}, and the decision after {duration(view.now)}; {live}"
+    return f"job {job} has ended before the decision after {duration(view.now)}; {live}"
 
 
 def _seconds(text: str) -> float:
@@ -83,7 +98,7 @@ def _print_all(view: Snapshot, plan: Plan, reasons: dict[str, Reason]) -> None:
         gpus = f"{gets}" if held == gets else f"{held} > {gets}"
         lines.append((job_id, gpus, *cells, reason.text.split(" (")[0]))
     bound = "" if plan.bound is None else f"; within {plan.bound:.2%} of the best there is"
-    print_table(f"decision after {duration(view.now)}: {len(view.jobs)} jobs{bound}", lines)
+    print_table(f"decision after {duration(view.now)}: {counted(len(view.jobs), 'job')}{bound}", lines)
 
 
 def _print_one(job: str, reason: Reason) -> None:

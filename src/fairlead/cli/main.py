@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+import sys
+from typing import Any
 
 import click
 
@@ -19,8 +23,28 @@ VERBS = {
 }
 
 
+#: What a write may fail with, other than for a mistake of ours.
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE}
+
+
 class Verbs(click.Group):
     """Imports a verb's module when the verb is used: `fairlead --help` should not wait for numpy."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Tell in one line that standard output takes nothing more. Of other files verbs say it themselves."""
+        try:
+            try:
+                return super().main(*args, **kwargs)
+            finally:
+                if sys.stdout is not None:  # it may be closed
+                    sys.stdout.flush()  # Python would do it as it ends, where nobody can catch what comes of it
+        except OSError as error:
+            if error.filename is not None or error.errno not in _UNWRITABLE:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for whatever is left in its buffer
+            if error.errno != errno.EPIPE:  # a reader that went away wants to hear nothing
+                click.echo(f"error: cannot write to standard output: {error.strerror}", err=True)
+            sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)

@@ -11,6 +11,7 @@ import click
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Cadence
+from fairlead.plugins import POLICIES
 from fairlead.sim.adapting import ADAPTS
 from fairlead.sim.costs import CostModel
 from fairlead.sim.experiment import Experiment, default_cluster
@@ -49,6 +50,9 @@ _SHARED = (
 )  # fmt: skip
 
 
+#: The comma between two policies; one before `option=` belongs to the policy.
+_BETWEEN = r",(?!\w+=)"
+
 REPORT = click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots.")
 
 
@@ -61,6 +65,8 @@ def experiment_options(command: Command) -> Command:
 
 def make_experiment(*, failures: str | None, **options: Any) -> Experiment:
     """Check what can be checked before any work is done."""
+    if len(names := re.split(_BETWEEN, options["policy"])) > 1 and names[0].partition(":")[0] in POLICIES:
+        raise InvalidSpec(f"--policy is {options['policy']!r}; it takes one policy: `fairlead compare` takes several")
     Cadence.parse(options["cadence"])
     CostModel.parse(options["costs"])
     if not (math.isfinite(options["load"]) and options["load"] > 0):
@@ -82,7 +88,7 @@ def _parse_failures(text: str) -> tuple[float, float]:
 
 def policy_list(text: str) -> list[str]:
     """Names separated by commas or spaces; a comma before `option=` belongs to the policy."""
-    names = [name for name in re.split(r"\s+|,(?!\w+=)", re.sub(r",\s+(?=\w+=)", ",", text)) if name]
+    names = [name for name in re.split(rf"\s+|{_BETWEEN}", re.sub(r",\s+(?=\w+=)", ",", text)) if name]
     if not names:
         raise InvalidSpec("--policies is empty; `fairlead policies` lists what there is")
     return list(dict.fromkeys(names))

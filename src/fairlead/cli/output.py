@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,6 +60,10 @@ def _lines(title: str) -> experiment.Progress:
     return note
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def print_results(results: Sequence[Result], output: str, *, one: bool = False) -> None:
     if output == "json":
         rows = [result.to_dict() for result in results]
@@ -110,8 +114,9 @@ def csv_of(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _title(setting: experiment.Experiment) -> str:
     where = setting.cluster or "its own nodes"
-    told = _setting(setting).items()
-    more = "".join(f", {name} {value}" for name, value in told if name not in ("policy", "cluster", "seed", "load"))
+    shown_elsewhere = ("policy", "cluster", "seed", "load")
+    told = [(name, value) for name, value in _setting(setting).items() if name not in shown_elsewhere]
+    more = "".join(f", {name.replace('_', ' ') if value == 'True' else f'{name} {value}'}" for name, value in told)
     return f"{Path(setting.trace).name} on {where}{more}"
 
 
@@ -197,20 +202,29 @@ def _setting(run: experiment.Experiment) -> dict[str, str]:
 
 
 def writable(path: str | None, *, apart_from: Sequence[str | None]) -> Path | None:
-    """A path to write to that destroys no other file of the command; found out before the work is done."""
+    """Where to write, so that a link stays one and no other file of the command is lost; found out before the work."""
     if path is None:
         return None
-    target = Path(path)
-    for other in apart_from:
-        if other is not None and target.resolve() == Path(other).resolve():
-            raise InvalidSpec(f"cannot write {path}: the command uses that file for something else; name another")
+    try:
+        return _writable(Path(path), [Path(other) for other in apart_from if other is not None])
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or what cannot be a path
+        raise InvalidSpec(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _writable(target: Path, others: Sequence[Path]) -> Path:
+    if target.resolve() in [other.resolve() for other in others]:
+        raise InvalidSpec(f"cannot write {target}: the command uses that file for something else; name another")
     if target.is_dir():
-        raise InvalidSpec(f"cannot write {path}: it is a directory; name a file in it")
+        raise InvalidSpec(f"cannot write {target}: it is a directory; name a file in it")
+    if target.exists() and not target.is_file():
+        raise InvalidSpec(f"cannot write {target}: it is a device or a pipe; name a file")
+    if target.is_symlink():
+        target = target.resolve()
     if not target.parent.is_dir():
-        raise InvalidSpec(f"cannot write {path}: there is no directory {target.parent}")
-    if not os.access(target.parent, os.W_OK):
-        raise InvalidSpec(f"cannot write {path}: {target.parent} may not be written to")
-    return target
+        raise InvalidSpec(f"cannot write {target}: there is no directory {target.parent}")
+    # What takes the file's place is made beside it. Permissions alone do not tell whether that works: see /proc.
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}."):
+        return target
 
 
 def complain_if_unfinished(results: Sequence[Result]) -> None:
@@ -226,7 +240,7 @@ def complain_if_unfinished(results: Sequence[Result]) -> None:
         some = ", ".join(m.unfinished_ids[:5]) + (" and more" if m.unfinished > 5 else "")
         where = f" on {Path(e.trace).name}" if several else ""
         click.echo(
-            f"UNFINISHED: {m.unfinished} of {m.jobs} jobs did not finish under {e.policy}{where}: {some}. "
+            f"UNFINISHED: {m.unfinished} of {counted(m.jobs, 'job')} did not finish under {e.policy}{where}: {some}. "
             "Its figures cover only the jobs that did.",
             err=True,
         )

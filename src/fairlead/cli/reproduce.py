@@ -10,8 +10,9 @@ import click
 from rich.markup import escape
 
 from fairlead.cli.errors import reports_errors
+from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import number_list, policy_list
-from fairlead.cli.output import OUTPUT, complain_if_unfinished, csv_of, print_table, progress_bar, writable
+from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, print_table, progress_bar, writable
 from fairlead.cli.reproduce_sia import sia
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim import reproduction as paper
@@ -70,7 +71,9 @@ reproduce.add_command(sia)
     metavar="SECONDS",
     help="The pause of a change in place.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Only the first so many; these have no published figures.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Only the first so many; fewer than all have no published figures."
+)
 @click.option("--workers", type=click.IntRange(min=1), help="Parallel processes; as many as there are cores.")
 @click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots.")
 @OUTPUT
@@ -97,6 +100,8 @@ def pollux(
     """
     found = paper.read_pollux_data(data)
     numbers = [] if workloads is None else list(dict.fromkeys(number_list(workloads, "workloads", int)))
+    if numbers and min(numbers) < 0:
+        raise InvalidSpec(f"--workloads is {workloads!r}; expected numbers of at least 0, as in workload-N.csv")
     chosen = found.choose(numbers)
     if levers and (policies is not None or cadence is not None or in_place):
         raise InvalidSpec("--levers chooses policies, cadence and changes in place itself; leave those options out")
@@ -126,8 +131,10 @@ def _run(
     pairs = [(workload, variant) for workload in workloads for variant in variants]
     experiments = [paper.pollux_experiment(data, workload, variant) for workload, variant in pairs]
     for place in range(0, len(experiments), len(variants)):
+        paper.check_room(Path(experiments[place].trace), variants[0].rules)
         prepare(experiments[place])  # a broken file should not cost the time of the others' runs
-    with progress_bar(f"simulating {len(experiments)} runs") as progress:
+    tell_notes(experiments)
+    with progress_bar(f"simulating {counted(len(experiments), 'run')}") as progress:
         results = run_many(experiments, workers=workers, progress=progress)
     return [paper.pollux_rerun(data, *pair, result) for pair, result in zip(pairs, results, strict=True)]
 
@@ -143,7 +150,31 @@ def _print(reruns: Sequence[Rerun], output: str, show: Callable[[Sequence[Rerun]
         click.echo(csv_of(rows), nl=False)
     else:
         show(reruns)
+        for line in _unpublished(reruns):
+            click.echo(line)
         click.echo(_effort(reruns))
+
+
+def _unpublished(reruns: Sequence[Rerun]) -> list[str]:
+    """Why there is nothing to compare with, one line for each reason."""
+    found: dict[str, list[Rerun]] = {}
+    for rerun in reruns:
+        if rerun.unpublished:
+            found.setdefault(rerun.unpublished, []).append(rerun)
+    return [f"No published figures on {_workloads(there)}: {why}." for why, there in found.items()]
+
+
+#: Columns that stand for a comparison with what was published.
+_COMPARING = ("published", "reduction", "ratio", "jobs as published")
+
+
+def _compared(lines: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Without those columns in which nothing is compared."""
+    heads, rows = lines[0], lines[1:]
+    kept = [
+        k for k, head in enumerate(heads) if head not in _COMPARING or any(row[k] not in (NONE, "") for row in rows)
+    ]
+    return [[line[k] for k in kept] for line in lines]
 
 
 def _show_policies(reruns: Sequence[Rerun]) -> None:
@@ -172,7 +203,9 @@ def _show_policies(reruns: Sequence[Rerun]) -> None:
                 "" if off_s is None else f"{sum(off == 0.0 for off in off_s.values())} of {len(off_s)}",
             ]
         )
-    print_table(f"Pollux (OSDI '21), {_workloads(reruns)}, {_how(reruns)}", lines, heads=2)
+    print_table(f"Pollux (OSDI '21), {_workloads(reruns)}, {_how(reruns)}", _compared(lines), heads=2)
+    if all(rerun.yardstick_s is None for rerun in reruns):
+        return
     over = [["policy", "ratio", "reduction"]]
     for runs in by_label(reruns).values():
         mean = mean_of(run.ratio for run in runs)
@@ -206,7 +239,8 @@ def _show_levers(reruns: Sequence[Rerun]) -> None:
                 f"{sum(run.result.cpu_s for run in runs) / len(runs):.0f} s",
             ]
         )
-    print_table(f"Means over {_workloads(reruns)}; ratio: to Pollux's published mean JCT", lines, heads=3)
+    ratios = "" if all(rerun.yardstick_s is None for rerun in reruns) else "; ratio: to Pollux's published mean JCT"
+    print_table(f"Means over {_workloads(reruns)}{ratios}", _compared(lines), heads=3)
 
 
 def _shown(value: float | None, form: Callable[[float], str]) -> str:
@@ -248,7 +282,7 @@ def _how(reruns: Sequence[Rerun]) -> str:
 def _effort(reruns: Sequence[Rerun]) -> str:
     total_s, (low, high) = sum(rerun.result.cpu_s for rerun in reruns), paper.REFERENCE_CPU_MIN
     return (
-        f"{len(reruns)} {'runs' if len(reruns) > 1 else 'run'} took {duration(total_s)} of CPU time in all. "
+        f"{counted(len(reruns), 'run')} took {duration(total_s)} of CPU time in all. "
         f"The artifact's simulator takes {low} to {high} CPU minutes for one workload under Pollux."
     )
 

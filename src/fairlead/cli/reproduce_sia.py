@@ -11,8 +11,9 @@ import click
 from rich.markup import escape
 
 from fairlead.cli.errors import reports_errors
+from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import number_list, policy_list
-from fairlead.cli.output import OUTPUT, complain_if_unfinished, csv_of, print_table, progress_bar
+from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, print_table, progress_bar
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim import reproduction_sia as paper
 from fairlead.sim.experiment import prepare
@@ -91,7 +92,8 @@ def _run(
     experiments = [paper.sia_experiment(workload, variant, data=data) for workload in workloads for variant in variants]
     for place in range(0, len(experiments), len(variants)):
         prepare(experiments[place])  # a broken file should not cost the time of the others' runs
-    with progress_bar(f"simulating {len(experiments)} runs") as progress:
+    tell_notes(experiments)
+    with progress_bar(f"simulating {counted(len(experiments), 'run')}") as progress:
         results = run_many(experiments, workers=workers, progress=progress)
     return paper.sia_reruns(workloads, variants, results)
 
@@ -108,9 +110,8 @@ def _print(reruns: Sequence[SiaRerun], output: str) -> None:
     else:
         _show_runs(reruns)
         _show_ratios(reruns)
-        click.echo(
-            f"{len(reruns)} runs took {duration(sum(rerun.result.cpu_s for rerun in reruns))} of CPU time in all."
-        )
+        total_s = sum(rerun.result.cpu_s for rerun in reruns)
+        click.echo(f"{counted(len(reruns), 'run')} took {duration(total_s)} of CPU time in all.")
 
 
 def _show_runs(reruns: Sequence[SiaRerun]) -> None:

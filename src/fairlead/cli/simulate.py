@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlead.cli.errors import reports_errors
+from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import REPORT, experiment_options, make_experiment
 from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report, writable
 from fairlead.journal import MemoryJournal, save_journal
@@ -33,6 +34,7 @@ def simulate(trace: str, output: str, report: str | None, journal: str | None, *
     """
     report_to, journal_to = writable(report, apart_from=[trace, journal]), writable(journal, apart_from=[trace])
     experiment = make_experiment(trace=trace, **options)  # type: ignore[arg-type]  # click has checked them
+    tell_notes([experiment])
     messages = MemoryJournal()
     with progress_bar(f"simulating {experiment.policy}") as progress:
         result = run_experiment(experiment, progress=progress, journal=messages)

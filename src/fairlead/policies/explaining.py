@@ -112,7 +112,7 @@ def _verdict(job: Job, allocation: Allocation | None, speedup: float, worse: flo
         return "waits: every GPU does more good elsewhere"
     fast = f"{speedup:.2f}x the speed of {'one' if job.spec.least == 1 else job.spec.least}"
     # Of a job that holds GPUs, the tables do not tell the two apart.
-    first = ("; it is behind its floor" + ", or its lease runs" * bool(job.allocation)) * owed
+    first = (f"; {'its lease is not over, or ' * bool(job.allocation)}it is behind its floor") * owed
     if allocation == job.allocation:
         return f"keeps {_gpus(allocation.total)} at {fast}{first}"
     if not job.allocation:

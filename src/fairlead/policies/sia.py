@@ -73,10 +73,10 @@ class Sia:
             raise InvalidSpec(f"sia: p is {self.p}; expected -10 to 10, and not 0")
         if not 1.0 < self.idle < math.inf:
             raise InvalidSpec(f"sia: idle is {self.idle}; the slowest configuration costs 1, so expected more than 1")
-        if not 0.0 <= self.restart_s < math.inf or not 0.0 < self.time_limit_s < math.inf:
-            raise InvalidSpec(
-                f"sia: restart_s is {self.restart_s} and time_limit_s {self.time_limit_s}; expected seconds"
-            )
+        if not 0.0 <= self.restart_s < math.inf:
+            raise InvalidSpec(f"sia: restart_s is {self.restart_s}; expected a number of seconds of at least 0")
+        if not 0.0 < self.time_limit_s < math.inf:
+            raise InvalidSpec(f"sia: time_limit_s is {self.time_limit_s}; expected a number of seconds above 0")
 
     def plan(self, view: Snapshot) -> Plan:
         if not view.jobs or not any(node.open for node in view.nodes.values()):

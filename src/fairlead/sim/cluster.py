@@ -12,6 +12,10 @@ from fairlead.sim.traces.record import TraceNode
 _PART = re.compile(r"(?:(?P<type>[^=,@\s]+)=)?(?P<nodes>\d{1,6})x(?P<gpus>\d{1,4})(?:@(?P<price>\d+(?:\.\d+)?))?")
 
 
+#: The GPU type of a node for which none is named.
+UNNAMED = "gpu"
+
+
 def parse_cluster(text: str) -> tuple[Node, ...]:
     """Nodes from parts `[TYPE=]NODESxGPUS[@PRICE]` separated by commas; the price is per GPU and hour."""
     parts = []
@@ -20,7 +24,7 @@ def parse_cluster(text: str) -> tuple[Node, ...]:
         if match is None or int(match["nodes"]) < 1 or int(match["gpus"]) < 1:
             raise InvalidSpec(f"cluster {text!r}: cannot read {part.strip()!r}; expected 16x4 or v100=3x4,k80=3x4")
         gpus = int(match["gpus"])
-        parts += [(match["type"] or "gpu", gpus, float(match["price"] or 0.0) * gpus)] * int(match["nodes"])
+        parts += [(match["type"] or UNNAMED, gpus, float(match["price"] or 0.0) * gpus)] * int(match["nodes"])
     width = len(str(len(parts) - 1))
     return tuple(
         Node(f"n{place:0{width}d}", gpus, gpu_type, price_per_hour=price)

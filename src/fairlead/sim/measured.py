@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from fairlead.core.types import Allocation, Batch, Observation
 from fairlead.goodput.efficiency import gain
 from fairlead.sim.alone import RunAlone, consolidated
 from fairlead.sim.surface import Surface
+from fairlead.sim.traces.files import read_text
 from fairlead.sim.traces.record import InvalidTrace
 from fairlead.sim.traces.table import Row, read_table
 from fairlead.sim.truth import PACKED_SPEED, Pace, Setting
@@ -229,9 +230,15 @@ def load_profile(directory: Path, *, suffix: str = "", cap: int | None = None) -
     )
 
 
+def _rows(path: Path, *, required: Sequence[str]) -> Iterator[Row]:
+    if not read_text(path).strip():
+        raise InvalidTrace(f"is empty; expected the columns {', '.join(required)}", source=str(path))
+    return read_table(path, required=required)
+
+
 def _read_placements(path: Path) -> dict[Placement, tuple[Floats, Floats, Floats]]:
     found: dict[Placement, dict[int, tuple[float, float]]] = {}
-    for row in read_table(path, required=("placement", "local_bsz", "step_time", "sync_time")):
+    for row in _rows(path, required=("placement", "local_bsz", "step_time", "sync_time")):
         text = row.text("placement")
         if not (text.isascii() and text.isdigit()) or "0" in text:
             raise row.error("placement", "one digit from 1 to 9 per node")
@@ -259,7 +266,7 @@ def _surface_points(placements: Mapping[Placement, tuple[Floats, Floats, Floats]
         for local, step, sync in zip(*measured, strict=True):
             groups.setdefault((len(placement), sum(placement), int(local)), []).append((step, sync))
     keys = sorted(groups)
-    for row in read_table(path, required=("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")):
+    for row in _rows(path, required=("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")):
         key = row.whole("num_nodes"), row.whole("num_replicas"), row.whole("local_bsz")
         if key not in groups:
             keys.append(key)
@@ -291,7 +298,7 @@ def _validation_files(directory: Path) -> dict[int, Path]:
 def _read_validation(path: Path) -> list[tuple[float, float, float, float]]:
     """(progress, grad_sqr, grad_var, iteration) at the end of each epoch; NaN for an iteration that is not told."""
     rows: list[tuple[float, float, float, float]] = []
-    for row in read_table(path, required=("progress", "grad_sqr", "grad_var")):
+    for row in _rows(path, required=("progress", "grad_sqr", "grad_var")):
         progress, sqr, var = row.number("progress"), _at_least_0(row, "grad_sqr"), _at_least_0(row, "grad_var")
         if progress <= (rows[-1][0] if rows else 0.0):
             raise row.error("progress", "more than the epoch before")

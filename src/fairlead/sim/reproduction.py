@@ -24,7 +24,7 @@ from fairlead.sim.costs import CostModel
 from fairlead.sim.experiment import Experiment, Result
 from fairlead.sim.measured import applications_in
 from fairlead.sim.traces import read_trace
-from fairlead.sim.traces.table import listed
+from fairlead.sim.traces.table import listed, shown
 
 # -- any paper -------------------------------------------------------------------------------------------------------
 
@@ -83,6 +83,8 @@ class Rerun:
     published: Published | None
     #: Mean JCT of the paper's own policy, the yardstick of all variants.
     yardstick_s: float | None
+    #: Why something published is missing here; empty if nothing is.
+    unpublished: str = ""
 
     @property
     def jct_mean_s(self) -> float | None:
@@ -170,6 +172,11 @@ class PolluxData:
     def profiles(self) -> Path:
         return self.directory / "profiles"
 
+    def jobs_published(self, workload: int) -> int:
+        """How many jobs the published run had: as many as the workload, where only means were published."""
+        told = max((len(runs[workload].jct_s) for runs in self.published.values() if workload in runs), default=0)
+        return told or len(read_trace(self.workloads[workload], "pollux").jobs)
+
     def choose(self, numbers: Sequence[int]) -> dict[int, Path]:
         """Those workloads, or all for none, after a look at whether everything they need is there."""
         for number in numbers:
@@ -213,6 +220,9 @@ def _read_published(path: Path) -> dict[str, dict[int, Published]]:
     expected = "expected {policy: {avgs: {workload-N: seconds}, jcts: {workload-N: {job: seconds}}}}"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise InvalidSpec(f"{path} cannot be used: it is not JSON ({error}); {expected}, or leave it out") from None
+    try:
         return {
             policy: {
                 int(name.removeprefix("workload-")): _published(mean_s, summary.get("jcts", {}).get(name, {}))
@@ -220,8 +230,18 @@ def _read_published(path: Path) -> dict[str, dict[int, Published]]:
             }
             for policy, summary in content.items()
         }
-    except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:  # whatever else a file may hold
-        raise InvalidSpec(f"{path} cannot be used ({error!r}); {expected}, or leave it out") from None
+    except (ValueError, TypeError, AttributeError, KeyError):  # whatever else a file may hold
+        raise InvalidSpec(f"{path} cannot be used: {_shape(content)}; {expected}, or leave it out") from None
+
+
+def _shape(content: object) -> str:
+    """What a file holds that is not laid out as expected."""
+    if not isinstance(content, dict):
+        return f"it holds {shown(content)}"
+    for policy, summary in content.items():
+        if not isinstance(summary, dict) or not isinstance(summary.get("avgs"), dict):
+            return f"{policy!r} has {shown(summary)}"
+    return "it has a workload without a number, or a completion time that is no positive number of seconds"
 
 
 def _published(mean_s: float, jct_s: Mapping[str, float]) -> Published:
@@ -326,15 +346,35 @@ def pollux_experiment(data: PolluxData, workload: int, variant: Variant) -> Expe
     )
 
 
+def check_room(path: Path, rules: Rules) -> None:
+    """Refuse a workload with a job that the cluster cannot hold: here none is left out or cut down."""
+    total: dict[str, int] = {}
+    for node in parse_cluster(rules.cluster):
+        total[node.gpu_type] = total.get(node.gpu_type, 0) + node.gpus
+    room = max(total.values())
+    for job in read_trace(path, "pollux").jobs[: rules.jobs]:
+        if job.gpus > room:
+            raise InvalidSpec(
+                f"{path.name}: job {job.id} needs {job.gpus} GPUs of one type, of which {rules.cluster} has {room}; "
+                "use a larger --cluster"
+            )
+
+
 def pollux_rerun(data: PolluxData, workload: int, variant: Variant, result: Result) -> Rerun:
     """What was published is of all jobs on 16 nodes of four GPUs: nothing else compares with it."""
     sizes = [node.gpus for node in parse_cluster(variant.rules.cluster)]
-    told = data.published if variant.rules.jobs is None and sizes == [4] * 16 else {}
-    yardstick = told.get("pollux", {}).get(workload)
+    ran, there = result.measured.summary.jobs, data.jobs_published(workload)
+    told = {policy: runs[workload] for policy, runs in data.published.items() if workload in runs}
+    if not told:
+        why = f"{PUBLISHED_NAME} has nothing of it" if data.published else f"{data.directory} has no {PUBLISHED_NAME}"
+    elif sizes != [4] * 16:
+        why, told = f"they are of 16 nodes of four GPUs, not of {variant.rules.cluster}", {}
+    elif ran != there:
+        why, told = f"they are of {there} {'job' if there == 1 else 'jobs'}, and {ran} ran", {}
+    else:
+        lacking = [name for name in dict.fromkeys((variant.against, "pollux")) if name not in told]
+        why = f"{PUBLISHED_NAME} has nothing of {' and '.join(lacking)} there" if lacking else ""
+    yardstick = told.get("pollux")
     return Rerun(
-        workload,
-        variant,
-        result,
-        told.get(variant.against, {}).get(workload),
-        None if yardstick is None else yardstick.jct_mean_s,
+        workload, variant, result, told.get(variant.against), None if yardstick is None else yardstick.jct_mean_s, why
     )

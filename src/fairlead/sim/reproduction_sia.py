@@ -24,6 +24,7 @@ from fairlead.sim.cluster import parse_cluster
 from fairlead.sim.experiment import Experiment, Result
 from fairlead.sim.reproduction import AS_PUBLISHED, Published, Rerun, Rules, Variant, pollux_rules
 from fairlead.sim.traces.canonical import to_jsonl
+from fairlead.sim.traces.files import write_text
 from fairlead.sim.traces.generate import Workload, generate
 from fairlead.sim.traces.record import Trace, TraceJob
 from fairlead.sim.traces.table import listed
@@ -231,7 +232,7 @@ def write_workloads(directory: Path, seeds: Sequence[int], *, jobs: int, cluster
     found = []
     for seed in seeds:
         path = directory / f"sia-seed-{seed}.jsonl"
-        path.write_text(to_jsonl(sia_trace(seed=seed, jobs=jobs, most=min(total.values()))), encoding="utf-8")
+        write_text(path, to_jsonl(sia_trace(seed=seed, jobs=jobs, most=min(total.values()))))
         found.append(SiaWorkload(f"seed {seed}", path, seed))
     return found
 

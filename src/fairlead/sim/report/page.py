@@ -11,7 +11,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
-from fairlead.core.errors import InvalidSpec
+from fairlead.core.errors import BackendError, InvalidSpec
 from fairlead.sim.report import wording
 from fairlead.sim.report.runs import Case, Entry, Run, cases_of, common_setting, own_settings, varied_settings
 from fairlead.sim.report.series import Budget, entry_data, sweep_data
@@ -26,10 +26,17 @@ def write_report(path: Path, runs: Sequence[Run], title: str, *, headline: str |
     if not runs:
         raise InvalidSpec("a report needs at least one run")
     page = render(runs, title, headline=headline)
+    try:
+        _replace(path.resolve(), page)
+    except OSError as error:
+        raise BackendError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _replace(path: Path, text: str) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(page)
+            file.write(text)
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:

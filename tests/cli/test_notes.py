@@ -1,0 +1,54 @@
+"""What is told on standard error before a run: assumed GPU types, and files that break off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+Run = Callable[..., Result]
+
+NOTE = "note: GPU type h100 counts as t4: nothing tells how fast these jobs are on it\n"
+
+
+@pytest.fixture
+def applications(tmp_path: Path) -> Path:
+    """Two jobs of a built-in application."""
+    path = tmp_path / "applications.csv"
+    path.write_text("id,submit_s,gpus,model\na,0,1,recommender\nb,5,1,recommender\n")
+    return path
+
+
+def test_a_gpu_type_that_built_in_applications_do_not_know_is_named_once(run: Run, applications: Path) -> None:
+    cluster = ["--cluster", "h100=1x4,v100=1x4"]
+    assert run("simulate", applications, *cluster).stderr == NOTE
+    assert run("compare", applications, *cluster, "--policies", "fifo,easy", "--workers", 1).stderr == NOTE
+    assert run("explain", applications, *cluster).stderr == NOTE
+    generated = ["--jobs", 2, "--cluster", "h100=2x8", "--policies", "fifo,easy", "--workers", 1]
+    assert run("reproduce", "sia", *generated).stderr == NOTE
+
+
+@pytest.mark.parametrize("cluster", ["1x4", "t4=1x4", "T4=1x4", "v100=1x4", "a100=1x4,rtx=1x4"])
+def test_there_is_nothing_to_say_of_types_that_are_known_or_not_named(
+    run: Run, applications: Path, cluster: str
+) -> None:
+    assert run("simulate", applications, "--cluster", cluster).stderr == ""
+
+
+def test_a_type_makes_no_difference_to_jobs_with_a_duration_and_is_not_named(run: Run, trace: Path) -> None:
+    assert run("simulate", trace, "--cluster", "h100=1x4").stderr == ""
+
+
+def test_a_type_that_no_such_job_accepts_is_not_named(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "picky.csv"
+    path.write_text("id,submit_s,gpus,model,gpu_types\na,0,1,recommender,v100\n")
+    assert run("simulate", path, "--cluster", "h100=1x4,v100=1x4").stderr == ""
+
+
+def test_a_table_that_breaks_off_is_named(run: Run, trace: Path) -> None:
+    trace.write_text(trace.read_text().rstrip())
+    result = run("simulate", trace, "--cluster", "1x4")
+    assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
+    assert result.stderr.startswith(f"warning: {trace} ends in the middle of a line?")
