@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -75,6 +76,7 @@ MAY = {
     "journal": May({"core"}),
     "plugins": May({"core"}),
     "sim": May({"core", "goodput", "journal", "plugins", "sim"}, {"numpy", "scipy", "rich"}),
+    "train": May({"core.errors", "core.types", "goodput", "plugins", "train"}, {"numpy", "torch"}),
     "testing": May({"core", "journal", "policies", "sim", "testing"}, {"numpy", "hypothesis"}),
     "cli": May({"__version__", "cli", "core", "goodput", "journal", "plugins", "sim"}, {"click", "rich", "numpy"}),
     "__main__": May({"cli"}),
@@ -145,9 +147,23 @@ def test_right_arrows_are_let_through() -> None:
 HEAVY = {"fastapi", "hypothesis", "ray", "sqlalchemy", "torch", "uvicorn"}
 
 
+#: Parts that are nothing without their package, and what that is.
+OWN = {"train": "torch"}
+
+
 def heavy_imports(module: Module) -> list[str]:
     """Imports of optional packages that run when the module is imported."""
-    return [f"{module.name}:{line} imports {name} for everyone" for line, name in _eager(module.tree, module)]
+    own = OWN.get(module.part)
+    return [
+        f"{module.name}:{line} imports {name} for everyone"
+        for line, name in _eager(module.tree, module)
+        if name.split(".")[0] != own
+    ]
+
+
+def test_an_agent_needs_no_torch() -> None:
+    code = "import sys, fairlead.train.agent, fairlead.train.autoscale; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def _eager(tree: ast.AST, module: Module) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,379 @@
+"""The agent of one job: starts its workers, says who trains together, and notices who is gone. Knows nothing of torch.
+
+A *generation* is a set of workers that train together. To change it the agent starts the new workers, waits until they
+have booted while the others train on, and then tells everybody the next generation. When and how they change over is
+the workers' own affair (`membership`). If a worker dies, the generation is over at once, and the next one is whoever is
+left. At least one worker of a generation is in the next, so what was learned is never lost while one worker lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.train.wire import ADDRESS, NAME, TOKEN, Message, decode, encode
+
+#: The exit code of a job that was stopped and should be queued again: 128 + SIGTERM.
+PREEMPTED = 143
+
+
+class Slot(NamedTuple):
+    """A place for one worker."""
+
+    node: str
+    gpu: int
+
+
+class Stage(enum.Enum):
+    """How far a worker is."""
+
+    BOOTING = "booting"
+    READY = "ready"
+    MEMBER = "member"
+    #: It is no member of the next generation, but trains until that begins.
+    LEAVING = "leaving"
+    LEFT = "left"
+
+
+#: Those that have a place in the next generation.
+PRESENT = (Stage.BOOTING, Stage.READY, Stage.MEMBER)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long things may take, in seconds."""
+
+    #: From being told to stop until being killed.
+    grace_s: float = 30.0
+    #: Without a sign of life.
+    silent_s: float = 10.0
+    #: In one step, while all others wait for it; or ten times what a step usually takes, if that is longer.
+    hung_s: float = 20.0
+
+
+@dataclass(eq=False)
+class Worker:
+    """A process, and what is known of it."""
+
+    name: str
+    slot: Slot
+    process: asyncio.subprocess.Process
+    stage: Stage = Stage.BOOTING
+    writer: asyncio.StreamWriter | None = None
+    heard_at: float = field(default_factory=time.monotonic)
+    #: What it last said of itself.
+    beat: Message = field(default_factory=dict)
+
+    def tell(self, line: bytes) -> None:
+        if self.writer is not None and not self.writer.is_closing():
+            self.writer.write(line)
+
+    def kill(self) -> None:
+        """With everything it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+class Agent:
+    """Runs one job until it ends. All methods but `run` return at once."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        logs: Path | None = None,
+        max_restarts: int = 3,
+        patience: Patience | None = None,
+        on_event: Callable[[Message], None] | None = None,
+    ) -> None:
+        if not command:
+            raise InvalidSpec("there is no command to run; expected for example: python train.py")
+        self._command = list(command)
+        self._env = dict(os.environ if env is None else env)
+        self._logs = logs
+        self._restarts_left = max_restarts
+        self._patience = patience or Patience()
+        self._on_event = on_event
+        self._token = secrets.token_hex(16)
+        self._address = ""
+        self._wanted: list[Slot] = []
+        self._workers: dict[str, Worker] = {}
+        self._started = 0
+        self._generation = 0
+        self._members: list[str] = []
+        self._joined: set[str] = set()
+        self._stopping = False
+        self._finished = False
+        self._ended: asyncio.Future[int] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def members(self) -> list[Slot]:
+        """Where the present generation trains."""
+        return [self._workers[name].slot for name in self._members if name in self._workers]
+
+    def worker(self, rank: int) -> Worker:
+        """A member of the present generation."""
+        return self._workers[self._members[rank]]
+
+    @property
+    def settled(self) -> bool:
+        """Everybody who should train does, and nobody else."""
+        return sorted(self.members) == sorted(self._wanted) and self._joined == set(self._members)
+
+    async def run(self, slots: Sequence[Slot]) -> int:
+        """Until training is over (0), was stopped (143), or failed: then the exit code of whoever failed first."""
+        self._ended = asyncio.get_running_loop().create_future()
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()[:2]
+        self._address = f"{host}:{port}"
+        watch = self._background(self._watch())
+        try:
+            self.resize(slots)
+            return await self._ended
+        finally:
+            watch.cancel()
+            server.close()
+            workers = list(self._workers.values())
+            for worker in workers:
+                worker.kill()
+            for worker in workers:
+                await worker.process.wait()
+
+    def resize(self, slots: Sequence[Slot]) -> None:
+        """Who should train: one worker on each slot. They come and go while the others train on."""
+        if not slots:
+            raise InvalidSpec("a job needs at least one slot; to take all of them away, suspend or stop it")
+        if len(set(slots)) < len(slots):
+            raise InvalidSpec(f"a slot is given twice in {', '.join(f'{node}[{gpu}]' for node, gpu in slots)}")
+        self._wanted = list(slots)
+        self._fill()
+        self._settle()
+
+    def suspend(self) -> None:
+        """Stop training at a step boundary and give the devices back, but keep the processes."""
+        self._tell_members(encode("suspend"))
+
+    def resume(self) -> None:
+        self._tell_members(encode("resume"))
+
+    def stop(self) -> None:
+        """Save and exit, within the grace period."""
+        if self._stopping:
+            return
+        self._stopping = True
+        line = encode("stop", grace_s=self._patience.grace_s)
+        for worker in self._workers.values():
+            if worker.stage is Stage.MEMBER:
+                worker.tell(line)
+            else:
+                worker.kill()
+        self._background(self._kill_late())
+
+    # -- starting ------------------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """A worker for every slot that has none."""
+        taken = {worker.slot for worker in self._workers.values() if worker.stage in PRESENT}
+        for slot in self._wanted:
+            if slot not in taken:
+                self._started += 1
+                self._background(self._start(f"w{self._started}", slot))
+                taken.add(slot)
+
+    async def _start(self, name: str, slot: Slot) -> None:
+        env = {
+            **self._env,
+            ADDRESS: self._address,
+            NAME: name,
+            TOKEN: self._token,
+            "FAIRLEAD_NODE": slot.node,
+            "FAIRLEAD_GPU": str(slot.gpu),
+        }
+        with self._log(name) as log:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command, env=env, stdout=log, stderr=log, start_new_session=True
+                )
+            except OSError as error:
+                self._end(127, f"cannot run {self._command[0]}: {error.strerror}")
+                return
+        worker = self._workers[name] = Worker(name, slot, process)
+        self._event("started", worker=name, pid=process.pid, node=slot.node, gpu=slot.gpu)
+        code = await process.wait()
+        worker.kill()  # what it started and left behind
+        self._gone(worker, code)
+
+    def _log(self, name: str) -> contextlib.AbstractContextManager[IO[bytes] | None]:
+        if self._logs is None:
+            return contextlib.nullcontext()
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return (self._logs / f"{name}.log").open("ab")
+
+    # -- the next generation -------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Tell everybody the next generation, if the present one is complete and not what it should be."""
+        if self._stopping or self._finished or self._joined != set(self._members):
+            return
+        by_slot = {worker.slot: worker for worker in self._workers.values() if worker.stage in PRESENT}
+        wanted = [by_slot[slot] for slot in self._wanted if slot in by_slot]
+        if len(wanted) < len(self._wanted) or any(worker.stage is Stage.BOOTING for worker in wanted):
+            return
+        names = [worker.name for worker in wanted]
+        if self._members and not set(names) & set(self._members):
+            names = [*self._members, *names]  # first the new ones come, then the old ones go
+        # Who stays keeps its place, so that the one with the lowest rank is the oldest.
+        place = {name: rank for rank, name in enumerate(self._members)}
+        names.sort(key=lambda name: place.get(name, len(place)))
+        if names != self._members:
+            self._publish(names, lost=[])
+
+    def _publish(self, names: list[str], *, lost: Sequence[str]) -> None:
+        leaving = [name for name in self._members if name not in names and name in self._workers]
+        self._generation += 1
+        self._members, self._joined = names, set()
+        hosts = [self._workers[name].slot.node for name in names]
+        line = encode("plan", generation=self._generation, members=names, hosts=hosts, lost=list(lost))
+        for name in (*names, *leaving):
+            self._workers[name].stage = Stage.MEMBER if name in names else Stage.LEAVING
+            self._workers[name].tell(line)
+        self._event("plan", generation=self._generation, members=names, leaving=leaving, lost=list(lost))
+
+    def _gone(self, worker: Worker, code: int) -> None:
+        """A worker's process has ended."""
+        del self._workers[worker.name]
+        self._event("exited", worker=worker.name, code=code, stage=worker.stage.value)
+        if self._stopping or self._finished:
+            if not self._workers:
+                self._end(0 if self._finished else PREEMPTED)
+            return
+        if worker.stage is Stage.LEFT:
+            self._settle()
+            return
+        if code > 0 and code != PREEMPTED:  # its own error: the others will make it too
+            self._end(code, f"worker {worker.name} failed with exit code {code}")
+            return
+        if self._restarts_left <= 0:
+            self._end(1, f"worker {worker.name} was lost, and the job was restarted often enough")
+            return
+        self._restarts_left -= 1
+        survivors = [name for name in self._members if name in self._workers]
+        if not survivors:
+            self._members, self._joined = [], set()
+        elif worker.name in self._members or worker.stage is Stage.LEAVING:
+            self._publish(survivors, lost=[worker.name])
+        self._fill()
+        self._settle()
+
+    # -- talking to workers --------------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        worker: Worker | None = None
+        with contextlib.suppress(ConnectionError, ValueError, asyncio.CancelledError):
+            while line := await reader.readline():
+                message = decode(line)
+                if worker is None:
+                    worker = await self._greet(message, writer)
+                    if worker is None:
+                        break
+                worker.heard_at = time.monotonic()
+                self._hear(worker, message)
+        writer.close()
+
+    async def _greet(self, message: Message, writer: asyncio.StreamWriter) -> Worker | None:
+        if message.get("token") != self._token:
+            return None
+        while (worker := self._workers.get(message["worker"])) is None:
+            await asyncio.sleep(0.01)  # its process has not been noted yet
+        worker.writer = writer
+        running = [self._workers[name].beat.get("epoch", 0) for name in self._members if name in self._workers]
+        worker.tell(encode("welcome", running=bool(running), epoch=max(running, default=0)))
+        return worker
+
+    def _hear(self, worker: Worker, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "beat":
+            worker.beat = message
+        elif kind == "ready":
+            worker.stage = Stage.READY
+            self._event("ready", worker=worker.name)
+            self._settle()
+        elif kind == "store":
+            for name in self._members:
+                if name != worker.name and name in self._workers:
+                    self._workers[name].tell(encode(**message))
+        elif kind == "joined":
+            if message["generation"] == self._generation:
+                self._joined.add(worker.name)
+            self._event(**message)
+            self._settle()
+        elif kind == "done":
+            self._finish()
+        else:
+            self._event(**message)
+            if kind == "left":
+                worker.stage = Stage.LEFT
+            elif kind == "stuck" and message["generation"] == self._generation:
+                self._publish(list(self._members), lost=[worker.name])  # nobody is, but it did not come about
+
+    def _finish(self) -> None:
+        """Training is over: whoever has not joined yet comes too late."""
+        self._finished = True
+        for worker in self._workers.values():
+            if worker.stage in (Stage.BOOTING, Stage.READY):
+                worker.kill()
+
+    def _tell_members(self, line: bytes) -> None:
+        for name in self._members:
+            if name in self._workers:
+                self._workers[name].tell(line)
+
+    # -- watching ------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Kill whoever hangs: then everybody notices, as if it had died."""
+        while True:
+            await asyncio.sleep(1.0)
+            members = [self._workers[name] for name in self._members if name in self._workers]
+            now = time.monotonic()
+            for worker in members:
+                silent_s = now - worker.heard_at
+                others = [other.beat.get("phase") for other in members if other is not worker]
+                computing = worker.beat.get("phase") == "computing"
+                usual_s = worker.beat.get("usual_s", 0.0)
+                late = computing and worker.beat.get("since_s", 0.0) > max(self._patience.hung_s, 10.0 * usual_s)
+                if silent_s > self._patience.silent_s or (late and others and set(others) == {"waiting"}):
+                    self._event("hung", worker=worker.name, silent_s=silent_s, beat=worker.beat)
+                    worker.kill()
+
+    async def _kill_late(self) -> None:
+        await asyncio.sleep(self._patience.grace_s)
+        for worker in self._workers.values():
+            worker.kill()
+
+    def _end(self, code: int, why: str = "") -> None:
+        if self._ended is not None and not self._ended.done():
+            self._event("ended", code=code, why=why)
+            self._ended.set_result(code)
+
+    def _event(self, kind: str, **fields: object) -> None:
+        if self._on_event is not None:
+            self._on_event({"kind": kind, "at": time.time(), **fields})
+
+    def _background(self, coroutine: object) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,173 @@
+"""A worker's line to its agent: a thread hears what is said, and the training loop looks when it has time.
+
+Without an agent (`python train.py`, or under torchrun) there is nobody to hear, and `Link` is a `Silence`. A lost agent
+is no reason to stop: what would be said is dropped, and the generation goes on as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from fairlead.train.wire import ADDRESS, NAME, TOKEN, Message, encode, messages
+
+#: Seconds between two signs of life.
+BEAT_S = 1.0
+
+
+class Plan(NamedTuple):
+    """A generation: who trains together, in the order of their ranks, and where they are."""
+
+    generation: int
+    members: tuple[str, ...]
+    nodes: tuple[str, ...]
+    #: The generation before cannot go on.
+    broken: bool = False
+
+    @property
+    def world(self) -> int:
+        return len(self.members)
+
+
+class Link(Protocol):
+    """What a worker knows of the world outside, and can tell it."""
+
+    name: str
+    #: The world is torchrun's, and never changes.
+    fixed: bool
+    #: Others train already: whoever comes late warms up first.
+    running: bool
+    #: Which epoch they were in.
+    epoch: int
+
+    @property
+    def plan(self) -> Plan | None:
+        """The latest one; None before the first."""
+
+    @property
+    def suspended(self) -> bool: ...
+
+    @property
+    def stop_by(self) -> float | None:
+        """Until when everything must be saved; None if nobody wants it to stop."""
+
+    def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Block until something was heard that makes it so."""
+
+    def say(self, kind: str, **fields: Any) -> None: ...
+
+    def store(self, generation: int) -> tuple[str, int] | None:
+        """Where the leader of a generation can be met; None until it has said so."""
+
+
+class Silence:
+    """Nobody there: one worker alone, or one of a fixed number under torchrun."""
+
+    fixed, running, epoch, suspended = True, False, 0, False
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self.name, self._plan = name, plan
+        self.stop_by: float | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        return until()
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """To nobody."""
+
+    def store(self, generation: int) -> None:
+        return None
+
+
+class AgentLink:
+    """The line to an agent."""
+
+    fixed = False
+
+    def __init__(self, address: str, name: str, token: str, beat: Callable[[], Message]) -> None:
+        host, port = address.rsplit(":", 1)
+        self.name = name
+        self.running, self.epoch, self.suspended = False, 0, False
+        self.stop_by: float | None = None
+        self._beat = beat
+        self._plan: Plan | None = None
+        self._stores: dict[int, tuple[str, int]] = {}
+        self._heard = threading.Condition()
+        self._welcome = False
+        self._connection = socket.create_connection((host, int(port)), timeout=30.0)
+        self._connection.settimeout(None)
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sending = threading.Lock()
+        self.say("hello", token=token, pid=os.getpid())
+        threading.Thread(target=self._listen, name="fairlead-link", daemon=True).start()
+        threading.Thread(target=self._beat_on, name="fairlead-beat", daemon=True).start()
+        self.wait(lambda: self._welcome, 30.0)
+
+    @property
+    def plan(self) -> Plan | None:
+        return self._plan
+
+    def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        with self._heard:
+            return self._heard.wait_for(until, timeout_s)
+
+    def say(self, kind: str, **fields: Any) -> None:
+        with contextlib.suppress(OSError), self._sending:
+            self._connection.sendall(encode(kind, worker=self.name, **fields))
+
+    def store(self, generation: int) -> tuple[str, int] | None:
+        return self._stores.get(generation)
+
+    def nudge(self) -> None:
+        """Let whoever waits look again."""
+        with self._heard:
+            self._heard.notify_all()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for message in messages(self._connection):
+                with self._heard:
+                    self._hear(message)
+                    self._heard.notify_all()
+
+    def _hear(self, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "welcome":
+            self.running, self.epoch, self._welcome = message["running"], message["epoch"], True
+        elif kind == "plan":
+            members, nodes = tuple(message["members"]), tuple(message["hosts"])
+            self._plan = Plan(message["generation"], members, nodes, broken=bool(message["lost"]))
+        elif kind == "store":
+            self._stores[message["generation"]] = (message["host"], message["port"])
+        elif kind in ("suspend", "resume"):
+            self.suspended = kind == "suspend"
+        elif kind == "stop":
+            self.stop_by = time.monotonic() + message["grace_s"]
+
+    def _beat_on(self) -> None:
+        while True:
+            self.say("beat", **self._beat())
+            time.sleep(BEAT_S)
+
+
+def connect(beat: Callable[[], Message]) -> Link:
+    """To the agent, if there is one; as a member of torchrun's fixed world; or to nobody."""
+    env = os.environ
+    if ADDRESS in env:
+        return AgentLink(env[ADDRESS], env[NAME], env[TOKEN], beat)
+    if "TORCHELASTIC_RUN_ID" in env or {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
+        rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
+        local = int(env.get("LOCAL_WORLD_SIZE", world))
+        names = tuple(f"w{place}" for place in range(world))
+        nodes = tuple(f"n{place // max(1, local)}" for place in range(world))
+        return Silence(Plan(1, names, nodes), names[rank])
+    return Silence(Plan(1, ("w0",), ("n0",)), "w0")

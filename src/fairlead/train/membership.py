@@ -1,0 +1,78 @@
+"""A worker's way from one generation to the next: planned, when all are ready; or at once, when somebody is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from fairlead.train.group import Broken, Building, Group
+from fairlead.train.link import Link
+
+
+class Membership:
+    """The present group, and the next one while it is being built."""
+
+    def __init__(self, link: Link, enter: Callable[[Group], None], leave: Callable[[], NoReturn]) -> None:
+        #: `enter` brings everybody in a new group to the same state, and may raise Broken; `leave` ends the process.
+        self._link, self._enter, self._leave = link, enter, leave
+        self.group: Group | None = None
+        self._next: Building | None = None
+
+    @property
+    def next_is_ready(self) -> bool:
+        """This worker could change over now."""
+        return self._next is not None and self._next.ready
+
+    @property
+    def broken(self) -> bool:
+        """Somebody was lost, so the present group will never complete anything again."""
+        plan, group = self._link.plan, self.group
+        if plan is None or group is None:
+            return False
+        return plan.broken and plan.generation > group.plan.generation
+
+    def prepare(self) -> None:
+        """Build the group of the next generation, if there is one, while this one trains on."""
+        plan, group = self._link.plan, self.group
+        if plan is None or group is None or plan.generation <= group.plan.generation:
+            return
+        if self._next is None or self._next.plan != plan:
+            self._next = Building(plan, self._link)
+
+    def change(self) -> None:
+        """To the next generation, for which everybody is ready."""
+        assert self._next is not None
+        old, following = self.group, self._next
+        if self._link.name not in following.plan.members:
+            self._leave()
+        try:
+            self._become(following.result())
+        except Broken as broken:
+            self._link.say("stuck", generation=following.plan.generation, why=str(broken))
+            self.rejoin()
+        if old is not None:
+            old.retire()
+
+    def rejoin(self) -> None:
+        """Wait for a generation that includes this worker, and join it; again if somebody is lost meanwhile."""
+        done = self.group.plan.generation if self.group else 0
+        if self.group is not None:
+            self.group.retire()  # whoever still waits for us there should know
+        while True:
+            self._link.wait(lambda after=done: (plan := self._link.plan) is not None and plan.generation > after)  # type: ignore[misc]
+            plan = self._link.plan
+            assert plan is not None
+            done = plan.generation
+            if self._link.name not in plan.members:
+                self._leave()
+            try:
+                begun = self._next if self._next is not None and self._next.plan == plan else Building(plan, self._link)
+                self._become(begun.result())
+                return
+            except Broken as broken:
+                self.group = None
+                self._link.say("stuck", generation=done, why=str(broken))  # or the others would wait for us
+
+    def _become(self, group: Group) -> None:
+        self._enter(group)
+        self.group, self._next = group, None

@@ -1,0 +1,594 @@
+"""What a training script talks to: `job = fairlead.train.init()`, and then six lines of its loop.
+
+    job = fairlead.train.init()
+    model, optimizer = job.wrap(model, optimizer)
+    loader = job.loader(dataset, batch_size=64, max_batch_size=1024)
+    for epoch in job.epochs(10):
+        for inputs, labels in loader:
+            loss = loss_of(model(inputs), labels)
+            optimizer.zero_grad()
+            job.backward(loss)
+            optimizer.step()
+
+A *step* is one update of the model, with the whole batch of all workers. Each worker passes its share of it through the
+loop in one or more micro-batches; `optimizer.step()` does nothing but for the last one. Between two steps anything may
+happen: workers come and go, the batch changes, the state is saved, the job is suspended or stopped. If a worker dies
+within a step, the step is void: `optimizer.step()` does nothing, and the loader begins the same step again with
+whoever is left. So the loop of a script knows nothing of all this, and no sample is lost or used twice.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.types import Batch
+from fairlead.train.agent import PREEMPTED
+from fairlead.train.checkpoint import Store, signature_of
+from fairlead.train.group import Broken, Group
+from fairlead.train.link import Link, Plan, connect
+from fairlead.train.membership import Membership
+from fairlead.train.noise import Preconditioner
+from fairlead.train.order import split as split_step
+from fairlead.train.parts import load_into, own
+from fairlead.train.progress import Micro, Progress
+from fairlead.train.rates import following, scaled_rates
+from fairlead.train.reducer import Reducer
+from fairlead.train.rules import Rule, default_rule
+from fairlead.train.rules import rule as find_rule
+from fairlead.train.schedules import schedule as find_schedule
+from fairlead.train.transfer import hand_over, machine
+from fairlead.train.tuner import GPU_TYPE, Tuner
+
+#: What is added up beside the gradients, by its place: what all contribute, what only the leader says (the split from
+#: the next step on, what is known of the noise), and how long each member has computed.
+LOCAL_SQR, GROUPS, LOSS, READY, STOP, SUSPEND, MICRO, ACCUMULATION, NOISE = range(9)
+NOISE_FIELDS = ("sqr_sum", "trace_sum", "weight", "only_pairs", "skipped")
+FIRST_RANK = NOISE + len(NOISE_FIELDS)
+
+#: The noise scale is measured in two of so many steps, and in all of the first ones.
+MEASURED_ONE_IN, MEASURED_FIRST = 8, 16
+
+#: Seconds between two looks at the batch, and between two reports.
+RETUNE_S, REPORT_S = 10.0, 5.0
+
+
+class Job:
+    """One worker's part in a training job."""
+
+    def __init__(self, link: Link, *, seed: int, store: Store | None, save_every_s: float, grace_s: float) -> None:
+        self.seed = seed
+        self.progress = Progress()
+        #: Of the last step, the mean over all workers.
+        self.loss = float("nan")
+        self.store = store
+        self._link = link
+        self._save_every_s, self._grace_s = save_every_s, grace_s
+        self._members = Membership(link, self._enter, self._leave)
+        self._reducer: Reducer | None = None
+        self._parts: dict[str, Any] = {}
+        self._model: torch.nn.Module | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._has_state = False
+        self._micro: Micro | None = None
+        self._void = self._reduced = False
+        self._numbers = torch.zeros(FIRST_RANK + 1, dtype=torch.float64)
+        self.tuner: Tuner | None = None
+        self._rule: Rule | None = None
+        self._preconditioner: Preconditioner | None = None
+        self._epochs = 0
+        self._total = 0
+        self._measuring = False
+        #: The mean gradients of the step before and its samples, where one worker has nobody to compare with.
+        self._previous: tuple[list[torch.Tensor], int] | None = None
+        self._next_split: tuple[int, int] = (0, 0)
+        self._step_at: float | None = None
+        self._tuned_at = self._reported_at = time.monotonic()
+        self._saved_at = time.monotonic()
+        self._stop_by: float | None = None
+        self._quiet = threading.Lock()  # held while the state changes
+        self._phase, self._phase_at, self._usual_s = "booting", time.monotonic(), 0.0
+
+    # -- what a script uses --------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        return self._members.group.rank if self._members.group else 0
+
+    @property
+    def world(self) -> int:
+        return self._members.group.world if self._members.group else 1
+
+    @property
+    def _plan(self) -> Plan:
+        assert self._members.group is not None
+        return self._members.group.plan
+
+    @property
+    def leader(self) -> bool:
+        """The one that should print and write; there is always exactly one."""
+        return self.rank == 0
+
+    @property
+    def epoch(self) -> int:
+        return self.progress.epoch
+
+    @property
+    def step_samples(self) -> int:
+        """The batch of the present step, over all workers."""
+        return self._total
+
+    def wrap(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        scheduler: Any = None,
+        scheduler_every: str = "epoch",
+        rule: str | None = None,
+        warmup_steps: float | None = None,
+        **others: Any,
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        """Take care of a model and its optimiser, and of anything else that has a `state_dict`.
+
+        `rule` says how learning rates follow the batch: adascale, adamscale, linear, sqrt, legw or none. A `scheduler`
+        counts updates at the initial batch, or epochs of them, whatever the batch is.
+        """
+        if self._model is not None:
+            raise InvalidSpec("job.wrap was called twice; a job trains one model with one optimiser")
+        if scheduler_every not in ("epoch", "step"):
+            raise InvalidSpec(f"job.wrap: scheduler_every is {scheduler_every!r}; expected epoch or step")
+        every = {**others, **({} if scheduler is None else {"scheduler": scheduler})}
+        for name, part in every.items():
+            if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
+                raise InvalidSpec(f"job.wrap: {name} is a {type(part).__name__}, which has no state_dict to be saved")
+        self._model, self._optimizer = model, optimizer
+        self._parts = {"model": model, "optimizer": optimizer, **every}
+        self._rule = find_rule(rule or default_rule(optimizer), warmup_steps=warmup_steps)
+        self._reducer = Reducer(list(model.named_parameters()), Group(Plan(0, ("",), ("",)), 0, None))
+        self._preconditioner = Preconditioner(optimizer)
+        if self.store is not None:
+            self.store.signature = signature_of(model.state_dict())
+        optimizer.step = self._guarded(optimizer.step)  # type: ignore[method-assign]
+        optimizer.zero_grad = _nothing  # type: ignore[method-assign]
+        if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            scheduler.step = following(scheduler, lambda: self._done(scheduler_every))
+        return model, optimizer
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        max_batch_size: int | None = None,
+        per_gpu: tuple[int, int | None] = (1, None),
+        reproducible: bool = False,
+        virtual_shards: int = 8,
+        schedule: str = "goodput",
+        shuffle: bool = True,
+        **options: Any,
+    ) -> Any:
+        """The data set in batches of `batch_size` samples over all workers.
+
+        With `max_batch_size` the batch may grow that far, as the `schedule` says: goodput, doubling, accordion or
+        fixed. In `reproducible` mode neither the batch nor the order of samples nor the random numbers ever depend on
+        the number of workers.
+        """
+        from fairlead.train.loader import Loader  # which imports this module
+
+        if self._rule is None:
+            raise InvalidSpec("job.loader was called before job.wrap; call job.wrap(model, optimizer) first")
+        least, most = per_gpu
+        if reproducible and max_batch_size not in (None, batch_size):
+            raise InvalidSpec(
+                f"job.loader: reproducible, but max_batch_size is {max_batch_size}; leave one of them out"
+            )
+        batch = Batch(batch_size, max_batch_size or batch_size, least, most)
+        shards = virtual_shards if reproducible else None
+        loader = Loader(self, dataset, batch, virtual_shards=shards, shuffle=shuffle, **options)
+        self.tuner = Tuner(batch, len(dataset), self._rule, find_schedule(schedule))
+        self._parts["tuner"] = self.tuner
+        return loader
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs that are left, until `count` epochs at the initial batch would have made as much progress.
+
+        A worker that comes late is told the epoch that the others were in when it came; see `job.epoch`.
+        """
+        if self.tuner is None:
+            raise InvalidSpec("job.epochs was called before job.loader; make the loader first")
+        self._epochs = count
+        if not self._link.running:
+            self.boundary()
+            while not self.finished:
+                yield self.progress.epoch
+        else:
+            yield self._link.epoch
+            while not self.finished:
+                yield self.progress.epoch
+        self._finish()
+
+    @property
+    def finished(self) -> bool:
+        """All epochs are done."""
+        assert self.tuner is not None
+        if self.tuner.adaptive:
+            return self.progress.scale_invariant >= self._epochs * self.tuner.epoch_steps
+        return self.progress.epoch >= self._epochs
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Instead of `loss.backward()`. The loss is the mean over the samples that the loader gave."""
+        micro, reducer = self._micro, self._reducer
+        if micro is None or reducer is None:
+            raise InvalidSpec("job.backward was called outside of a loop over job.loader(...)")
+        if self._void:
+            return
+        reducer.expect(last=micro.last, weight=micro.weight)
+        (loss * micro.weight).backward()  # type: ignore[no-untyped-call]
+        reducer.passed()
+        self._numbers[LOSS] += float(loss.detach()) * micro.weight
+        if not micro.last:
+            return
+        if micro.rehearsal:
+            micro.complete = True
+            return
+        self._say_numbers()
+        self._enter_phase("waiting")
+        try:
+            reducer.finish(self._numbers)
+            micro.complete = self._reduced = True
+        except Broken:
+            self._void = True
+            reducer.give_up()
+            return
+        self._enter_phase("computing")
+        self.loss = float(self._numbers[LOSS])
+        self._measure()
+
+    # -- between two steps ---------------------------------------------------------------------------------------
+
+    def boundary(self) -> None:
+        """Whatever must not happen within a step."""
+        self._enter_phase("waiting")
+        if not self.joined:
+            self._join()
+        elif self._void or self._members.broken:
+            self._members.rejoin()
+        elif self._members.next_is_ready and (self.world == 1 or self._numbers[READY] >= self.world):
+            self._members.change()
+        if self._numbers[STOP] > 0.0 or (self.world == 1 and self._wants_stop()):
+            self._save_and_exit()
+        if self._numbers[SUSPEND] > 0.0:
+            self._sleep()
+        self._retune()
+        self._report()
+        self._numbers = torch.zeros(FIRST_RANK + self.world, dtype=torch.float64)
+        self._save_if_due()
+        self._members.prepare()
+
+    def commit(self) -> None:
+        """The step is done: its samples have been used."""
+        assert self.tuner is not None
+        progress, total = self.progress, self._total
+        progress.position += total
+        if progress.position >= self.tuner.length:
+            progress.epoch, progress.position = progress.epoch + 1, 0
+        progress.step += 1
+        progress.scale_invariant += self.tuner.gain(total)
+        self._reduced = False
+        self._record_times()
+
+    def begin(self, micro: Micro, *, first: bool, total: int) -> None:
+        """The loader is about to give a micro-batch, of a step of `total` samples, to the loop."""
+        assert self._reducer is not None
+        if first:
+            self._void = self._reduced = False
+            self._total = total
+            step = self.progress.step
+            measure = step < MEASURED_FIRST or step % MEASURED_ONE_IN < 2
+            measure = measure and self.tuner is not None and self.tuner.adaptive
+            self._measuring = measure
+            self._reducer.begin(measure=measure, preconditioner=self._preconditioner)
+            self._enter_phase("computing")
+        self._micro = micro
+
+    @property
+    def joined(self) -> bool:
+        """A member of a generation."""
+        return self._members.group is not None
+
+    @property
+    def reduced(self) -> bool:
+        """The gradients of the present step are complete, so it counts."""
+        return self._reduced
+
+    @property
+    def shares(self) -> list[float]:
+        """How much of a step each member takes."""
+        assert self.tuner is not None
+        return self.tuner.speeds.shares(self._plan.members)
+
+    @property
+    def void(self) -> bool:
+        """The step cannot be completed: it has to begin again."""
+        return self._void or (not self._reduced and self._members.broken)
+
+    def _join(self) -> None:
+        """For the first time."""
+        if self._link.plan is None or self._link.name not in self._link.plan.members:
+            self._link.say("ready")
+        self._members.rejoin()
+
+    def _enter(self, group: Group) -> None:
+        """Make sure that everybody has the state of whoever is furthest, and go on together."""
+        assert self._reducer is not None
+        rows = group.gather([float(self._has_state), float(self.progress.step), machine()])
+        furthest = max((row[1] for row in rows if row[0]), default=None)
+        if furthest is None:
+            donors = [0]
+            if group.rank == 0:
+                self._restore()
+        else:
+            donors = [rank for rank, row in enumerate(rows) if row[0] and row[1] == furthest]
+        needy = [rank for rank in range(group.world) if rank not in donors]
+        if needy:
+            local = len({row[2] for row in rows}) == 1
+            state = hand_over(group, donors, self.state() if group.rank in donors else None, local=local)
+            if state is not None:
+                self.load(state)
+        self._has_state = True
+        self._saved_at = time.monotonic()
+        self._reducer.group = group
+        self._void = False
+        self._agree_on_split(group)
+        self._link.say("joined", generation=group.plan.generation, step=self.progress.step, epoch=self.progress.epoch)
+
+    def _agree_on_split(self, group: Group) -> None:
+        """The leader says how the batch is split among so many."""
+        assert self.tuner is not None
+        progress, nodes = self.progress, len(set(group.plan.nodes))
+        split = progress.per_gpu_batch, progress.accumulation
+        if group.rank == 0:
+            known = split[0] > 0
+            split = (
+                self.tuner.choose(nodes, group.world, split, self._epochs_done())
+                if known
+                else self.tuner.first_split(nodes, group.world)
+            )
+        told = torch.tensor(split, dtype=torch.int64)
+        group.broadcast(told, 0)
+        progress.per_gpu_batch, progress.accumulation = int(told[0]), int(told[1])
+        self.tuner.profile.changed()
+        self._step_at = None
+
+    def _epochs_done(self) -> float:
+        assert self.tuner is not None
+        return self.progress.epoch + self.progress.position / self.tuner.length
+
+    def _say_numbers(self) -> None:
+        """What everybody should know after this step."""
+        assert self._reducer is not None
+        assert self.tuner is not None
+        numbers = self._numbers
+        numbers[LOCAL_SQR], numbers[GROUPS] = self._reducer.local_sqr, self._reducer.groups
+        numbers[READY] = float(self._members.next_is_ready)
+        numbers[STOP], numbers[SUSPEND] = float(self._wants_stop()), float(self._link.suspended)
+        numbers[FIRST_RANK + self.rank] = time.monotonic() - self._phase_at
+        if self.leader:
+            state = self.tuner.noise.state_dict()
+            numbers[NOISE:FIRST_RANK] = torch.tensor([state[name] for name in NOISE_FIELDS], dtype=torch.float64)
+            numbers[MICRO], numbers[ACCUMULATION] = self._next_split
+
+    def _measure(self) -> None:
+        """What the leader knew of the noise, everybody knows now; and the leader learns from this step."""
+        assert self._reducer is not None
+        assert self.tuner is not None
+        noise, numbers = self.tuner.noise, self._numbers
+        told = numbers[NOISE:FIRST_RANK].tolist()
+        noise.load_state_dict(dict(zip(NOISE_FIELDS, told, strict=True)))
+        if not self._measuring or not self.leader:
+            return
+        groups = int(numbers[GROUPS])
+        if groups >= 2:
+            noise.update(float(numbers[LOCAL_SQR]), self._reducer.mean_sqr(), groups, self._total)
+        elif self._previous is not None:
+            gradients, batch = self._previous
+            noise.update_pair(*self._reducer.compare(gradients), self._total, batch)
+        now = [bucket.flat.clone() for bucket in self._reducer.buckets] if groups == 1 else None
+        self._previous = (now, self._total) if now is not None and self._previous is None else None
+
+    def _record_times(self) -> None:
+        """How long the step took, and each member's part of it."""
+        assert self.tuner is not None
+        now, plan = time.monotonic(), self._plan
+        compute_s = self._numbers[FIRST_RANK : FIRST_RANK + plan.world].tolist()
+        if self._step_at is not None:
+            step_s, progress = now - self._step_at, self.progress
+            self._usual_s = step_s if self._usual_s == 0.0 else 0.9 * self._usual_s + 0.1 * step_s
+            split = (progress.per_gpu_batch, progress.accumulation)
+            if self._total == plan.world * split[0] * (split[1] + 1):  # and not the rest of an epoch
+                configuration = (GPU_TYPE, len(set(plan.nodes)), plan.world, *split)
+                self.tuner.profile.record(configuration, step_s, max(0.0, step_s - max(compute_s)))
+        parts = split_step(self._total, self.shares)
+        self.tuner.speeds.record(plan.members, [len(part) for part in parts], compute_s)
+        self._step_at = now
+
+    def _retune(self) -> None:
+        """Take over what the leader decided a step ago; as the leader, decide anew once in a while."""
+        assert self.tuner is not None
+        progress = self.progress
+        if self._numbers[MICRO] > 0.0:
+            progress.per_gpu_batch, progress.accumulation = int(self._numbers[MICRO]), int(self._numbers[ACCUMULATION])
+        self._next_split = (0, 0)
+        if not self.leader or not self.tuner.adaptive or time.monotonic() - self._tuned_at < RETUNE_S:
+            return
+        self._tuned_at = time.monotonic()
+        split = progress.per_gpu_batch, progress.accumulation
+        chosen = self.tuner.choose(len(set(self._plan.nodes)), self.world, split, self._epochs_done())
+        if chosen != split:
+            self._next_split = chosen
+
+    def _report(self) -> None:
+        """For the scheduler, once in a while."""
+        assert self.tuner is not None
+        if not self.leader or time.monotonic() - self._reported_at < REPORT_S:
+            return
+        self._reported_at = time.monotonic()
+        target = self._epochs * (self.tuner.epoch_steps if self.tuner.adaptive else 1.0)
+        done = self.progress.scale_invariant if self.tuner.adaptive else self._epochs_done()
+        self._link.say(
+            "report",
+            step=self.progress.step,
+            epoch=self.progress.epoch,
+            progress=min(1.0, done / max(target, 1e-9)),
+            batch=self._total,
+            noise_scale=self.tuner.noise.scale,
+            regime=self.tuner.regime,
+            stragglers=self.tuner.speeds.stragglers(self._plan.members),
+            save_s=self.store.last_save_s if self.store is not None else None,
+            observations=[asdict(seen) for seen in self.tuner.profile.observations()],
+        )
+
+    # -- the state -----------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that another worker needs to go on from here."""
+        parts = {name: part.state_dict() for name, part in self._parts.items()}
+        if "scheduler" in parts:  # torch gives all of a scheduler's attributes, and `step` is ours
+            parts["scheduler"] = {name: value for name, value in parts["scheduler"].items() if name != "step"}
+        return {**parts, "progress": asdict(self.progress)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        for name, part in self._parts.items():
+            if name not in state:
+                raise InvalidSpec(f"the saved state has no {name}; it is of another script")
+            load_into(part, state[name])
+        self.progress = Progress(**state["progress"])
+
+    def _restore(self) -> None:
+        """From the last checkpoint, if there is one."""
+        loaded = self.store.latest() if self.store is not None else None
+        if loaded is not None:
+            self.load(loaded.state)
+
+    def _save_if_due(self) -> None:
+        if self.store is None or not self.leader or self.store.busy:
+            return
+        if time.monotonic() - self._saved_at >= self._save_every_s:
+            self._saved_at = time.monotonic()
+            self.store.save_async(own(self.state()), step=self.progress.step)
+
+    def _save(self) -> None:
+        if self.store is not None and self.leader and self._has_state:
+            self.store.wait()
+            self.store.save(self.state(), step=self.progress.step)
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Training is over."""
+        if self.store is not None:
+            self._save()
+        self._link.say("done")
+
+    def _leave(self) -> NoReturn:
+        self._link.say("left", step=self.progress.step)
+        sys.exit(0)
+
+    def _wants_stop(self) -> bool:
+        return self._stop_by is not None or self._link.stop_by is not None
+
+    def _save_and_exit(self) -> None:
+        self._save()
+        sys.exit(PREEMPTED)
+
+    def _sleep(self) -> None:
+        """Until the job is resumed or stopped."""
+        self._enter_phase("waiting")
+        self._link.say("suspended", step=self.progress.step)
+        self._link.wait(lambda: not self._link.suspended or self._wants_stop())
+        self._link.say("resumed", step=self.progress.step)
+
+    def on_sigterm(self, *_: object) -> None:
+        """Save at the next boundary; or, if that does not come in time, from another thread."""
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + self._grace_s
+            threading.Thread(target=self._last_resort, name="fairlead-last-resort", daemon=True).start()
+
+    def _last_resort(self) -> None:
+        time.sleep(0.5 * self._grace_s)
+        with self._quiet:
+            self._save()
+            os._exit(PREEMPTED)
+
+    # -- small things --------------------------------------------------------------------------------------------
+
+    def _guarded(self, step: Any) -> Any:
+        """The optimiser's step, but only if the gradients are complete."""
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            micro = self._micro
+            assert self._optimizer is not None
+            if micro is None or not micro.complete:
+                return None
+            with self._quiet:
+                micro.complete = False
+                with scaled_rates(self._optimizer, 1.0 if micro.rehearsal else self._rate_factor()):
+                    return step(*args, **kwargs)
+
+        guarded._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # or else schedulers warn of a wrapper
+        return guarded
+
+    def _rate_factor(self) -> float:
+        assert self.tuner is not None
+        return self.tuner.factor(self._total, self.progress.scale_invariant)
+
+    def _done(self, every: str) -> float:
+        """Updates at the initial batch, or epochs of them, with the one that is being made."""
+        assert self.tuner is not None
+        if every == "epoch" and not self.tuner.adaptive:
+            return float(self.progress.epoch)
+        done = self.progress.scale_invariant + (self.tuner.gain(self._total) if self._reduced else 0.0)
+        return done if every == "step" else done / self.tuner.epoch_steps
+
+    def _enter_phase(self, phase: str) -> None:
+        self._phase, self._phase_at = phase, time.monotonic()
+
+    def beat(self) -> dict[str, Any]:
+        since_s = time.monotonic() - self._phase_at
+        return {
+            "step": self.progress.step,
+            "epoch": self.progress.epoch,
+            "phase": self._phase,
+            "since_s": since_s,
+            "usual_s": self._usual_s,
+        }
+
+
+def _nothing(set_to_none: bool = True) -> None:
+    """Instead of `zero_grad`: gradients are views of buckets, and are cleared when a step begins."""
+
+
+def init(
+    *, seed: int = 0, checkpoints: Path | str | None = None, save_every_s: float = 60.0, grace_s: float = 30.0
+) -> Job:
+    """Join the agent that started this process, or torchrun's world, or train alone."""
+    directory = checkpoints or os.environ.get("FAIRLEAD_CHECKPOINTS")
+    store = Store(directory) if directory else None
+    jobs: list[Job] = []
+    link = connect(lambda: jobs[0].beat() if jobs else {})
+    job = Job(link, seed=seed, store=store, save_every_s=save_every_s, grace_s=grace_s)
+    jobs.append(job)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, job.on_sigterm)
+    return job

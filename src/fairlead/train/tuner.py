@@ -1,0 +1,86 @@
+"""What a job learns about itself while it trains, and the batch and learning rate that follow from it.
+
+Everything here is part of the state that workers share, and only the leader measures, so all decide alike.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from fairlead.core.types import Batch
+from fairlead.goodput.fit import fit
+from fairlead.train.noise import NoiseScale
+from fairlead.train.profile import Profile
+from fairlead.train.rules import Rule
+from fairlead.train.schedules import Schedule, Situation, Split, nearest
+from fairlead.train.stragglers import Speeds
+
+#: The type of this worker's GPU, if the scheduler said it.
+GPU_TYPE = os.environ.get("FAIRLEAD_GPU_TYPE", "gpu")
+
+
+class Tuner:
+    """Noise, step times and speeds as they were measured, and the rules that use them."""
+
+    def __init__(self, batch: Batch, length: int, rule: Rule, schedule: Schedule) -> None:
+        self.batch, self.length = batch, length
+        self.noise = NoiseScale.for_batch(batch.initial)
+        self.profile, self.speeds = Profile(), Speeds()
+        self._rule, self._schedule = rule, schedule
+
+    @property
+    def adaptive(self) -> bool:
+        """The batch may change."""
+        return self.batch.max_total != self.batch.initial
+
+    @property
+    def epoch_steps(self) -> float:
+        """Updates in an epoch at the initial batch."""
+        return self.length / self.batch.initial
+
+    @property
+    def regime(self) -> str:
+        return self._schedule.regime
+
+    def gain(self, total: int) -> float:
+        """How many updates at the initial batch one with so many samples is worth."""
+        return self.noise.gain(total, self.batch.initial) if self.adaptive else 1.0
+
+    def factor(self, total: int, progress: float) -> float:
+        """What learning rates are multiplied with."""
+        if total == self.batch.initial:
+            return 1.0
+        return self._rule.factor(total, self.batch.initial, self.gain(total), progress)
+
+    def first_split(self, nodes: int, gpus: int) -> Split:
+        return nearest(self.batch.initial, self._situation(nodes, gpus, (0, 0), 0.0))
+
+    def choose(self, nodes: int, gpus: int, split: Split, epoch: float) -> Split:
+        """(per-GPU batch, accumulation) from now on."""
+        return self._schedule.choose(self._situation(nodes, gpus, split, epoch))
+
+    def _situation(self, nodes: int, gpus: int, split: Split, epoch: float) -> Situation:
+        observations = self.profile.observations()
+        sqr = self.noise.sqr
+        return Situation(
+            nodes=nodes,
+            gpus=gpus,
+            per_gpu_batch=split[0],
+            accumulation=split[1],
+            batch=self.batch,
+            params=fit(observations).params if observations else None,
+            noise_scale=self.noise.scale,
+            grad_norm=None if sqr is None else max(0.0, sqr) ** 0.5,
+            epoch=epoch,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self._learned().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, part in self._learned().items():
+            part.load_state_dict(state[name])
+
+    def _learned(self) -> dict[str, Any]:
+        return {"noise": self.noise, "profile": self.profile, "speeds": self.speeds, "schedule": self._schedule}

@@ -1,0 +1,54 @@
+"""What an agent and its workers say to each other: one JSON object a line, over a socket on which either may begin.
+
+From a worker, with `worker` for who it is:
+
+    hello    {pid, token}                    it has begun, and may be told things
+    ready    {}                              it has booted and waits to be told that it is a member
+    store    {generation, host, port}        as the leader of a generation: here the others find each other
+    stuck    {generation, why}               it could not join that generation
+    joined   {generation, step, epoch}       it trains in this generation
+    beat     {step, epoch, phase, since_s}   where it is, every second: computing or waiting, and for how long
+    report   {...}                           what it measured; for the scheduler
+    left     {step}                          it is no member any more, and will exit
+    done     {}                              training is over
+
+From the agent:
+
+    welcome  {running, epoch}                other workers train already, and are in this epoch
+    plan     {generation, members, hosts, lost}
+                                             who trains from now on, in the order of their ranks; `lost` says that the
+                                             generation before cannot go on
+    store    {generation, host, port}        from the leader, to all others
+    suspend, resume, stop {grace_s}
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+Message = dict[str, Any]
+
+#: Where a worker finds its agent, who it is there, and what proves it. Without the first there is no agent.
+ADDRESS, NAME, TOKEN = "FAIRLEAD_AGENT", "FAIRLEAD_WORKER", "FAIRLEAD_TOKEN"
+
+
+def encode(kind: str, **fields: Any) -> bytes:
+    return json.dumps({"kind": kind, **fields}, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Raises ValueError for what is no message."""
+    message = json.loads(line)
+    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+        raise ValueError(f"{line[:80]!r} is no message")
+    return message
+
+
+def messages(connection: socket.socket) -> Iterator[Message]:
+    """Everything that comes, until the other side is gone."""
+    with connection.makefile("rb") as lines:
+        for line in lines:
+            yield decode(line)

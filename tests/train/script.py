@@ -1,0 +1,70 @@
+"""A small training job that writes down every step. What it does is said in the environment; see driving.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+
+import fairlead.train
+
+
+class Points:
+    """Made of their number, so that every process has the same."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+        point = torch.randn(8, generator=torch.Generator().manual_seed(place), dtype=torch.float64)
+        return point, 0.3 * point.sum() + torch.sin(point[0])
+
+
+def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None = None, **options: object) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    dropout = float(str(options.pop("dropout", 0.0)))
+    job = fairlead.train.init(seed=3, checkpoints=out / "checkpoints", save_every_s=0.5, grace_s=10.0)
+    model: torch.nn.Module = torch.nn.Sequential(
+        torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.Linear(32, 1)
+    ).double()
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    model, optimizer = job.wrap(model, optimizer, scheduler=scheduler)
+    loader = job.loader(Points(1000), **{"batch_size": 30, **options})
+    name = os.environ.get("FAIRLEAD_WORKER", f"w{os.environ.get('RANK', '0')}")
+    with (out / f"{name}.jsonl").open("a") as steps:
+        for _ in job.epochs(epochs):
+            for inputs, targets in loader:
+                loss = ((model(inputs).squeeze(1) - targets) ** 2).mean()
+                optimizer.zero_grad()
+                job.backward(loss)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                if job.reduced:
+                    weights = float(sum(p.detach().abs().sum() for p in model.parameters()))
+                    row = {
+                        "step": job.progress.step,
+                        "epoch": job.progress.epoch,
+                        "position": job.progress.position,
+                        "total": job.step_samples,
+                        "loss": job.loss,
+                        "weights": weights,
+                        "world": job.world,
+                        "at": time.time(),
+                    }
+                    print(json.dumps(row), file=steps, flush=True)
+                    if most_steps is not None and job.progress.step + 1 >= most_steps:
+                        return
+                time.sleep(pace_s)
+            scheduler.step()
+
+
+if __name__ == "__main__":
+    train(Path(os.environ["OUT"]), **json.loads(os.environ["OPTIONS"]))

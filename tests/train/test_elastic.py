@@ -1,0 +1,176 @@
+"""Jobs that grow, shrink, pause, lose workers and go on: real processes, real gloo, and the trajectory of one alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[train]'")
+
+from driving import SCRIPT, Drive, rows, slots, trajectory
+
+from fairlead.train.agent import PREEMPTED, Agent, Patience
+
+
+def alone(out: Path, steps: int, **options: Any) -> dict[int, dict[str, Any]]:
+    """The same job in one process without an agent."""
+    out.mkdir(parents=True, exist_ok=True)
+    given = {"epochs": 10_000, "most_steps": steps, **options}
+    env = {**os.environ, "OUT": str(out), "OPTIONS": json.dumps(given)}
+    subprocess.run([sys.executable, str(SCRIPT)], env=env, check=True, timeout=120)
+    return trajectory(out)
+
+
+def assert_same(found: dict[int, dict[str, Any]], expected: dict[int, dict[str, Any]]) -> None:
+    """To what the order of additions changes."""
+    assert list(found) == list(range(len(found)))  # no step is missing
+    for step, row in found.items():
+        assert row["loss"] == pytest.approx(expected[step]["loss"], rel=1e-9), step
+        assert row["weights"] == pytest.approx(expected[step]["weights"], rel=1e-9), step
+
+
+def assert_every_sample_once(found: dict[int, dict[str, Any]]) -> None:
+    """Each step begins where the one before has ended."""
+    for before, after in itertools.pairwise(found.values()):
+        assert after["position"] == (before["position"] + before["total"]) % 1000
+        assert after["epoch"] == before["epoch"] + (after["position"] == 0)
+
+
+def test_a_job_that_grows_shrinks_and_sleeps_trains_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(1)
+        for workers in (2, 4, 3):
+            await drive.size(workers)
+        drive.agent.suspend()
+        await drive.until(lambda: sum(event["kind"] == "suspended" for event in drive.events) == 3)
+        asleep = drive.steps()
+        drive.agent.resume()
+        await drive.until(lambda: drive.steps() > asleep + 5)
+        await drive.size(1)
+
+    drive = Drive(tmp_path / "job")
+    assert drive.run(1, play) == PREEMPTED
+    found = trajectory(drive.out)
+    assert {row["world"] for row in found.values()} == {1, 2, 3, 4}
+    assert_same(found, alone(tmp_path / "alone", len(found)))
+    assert_every_sample_once(found)
+
+
+def test_a_killed_worker_costs_less_than_a_second_and_no_progress(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(3)
+        for rank in (2, 0):  # the last, and the leader
+            drive.kill(rank)
+            await drive.until(lambda: not drive.agent.settled)
+            await drive.settled(3)  # its replacement has come
+
+    drive = Drive(tmp_path / "job")
+    assert drive.run(3, play) == PREEMPTED
+    found = trajectory(drive.out)
+    assert {row["world"] for row in found.values()} == {2, 3}
+    assert_same(found, alone(tmp_path / "alone", len(found)))
+    assert_every_sample_once(found)
+    for lost in (event for event in drive.events if event["kind"] == "plan" and event["lost"]):
+        following = min(row["at"] for row in rows(drive.out) if row["at"] > lost["at"])
+        assert following - lost["at"] < 1.0
+
+
+def test_a_worker_that_hangs_is_noticed_and_replaced(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(2)
+        drive.kill(1, signal.SIGSTOP)
+        await drive.until(lambda: any(event["kind"] == "hung" for event in drive.events))
+        await drive.settled(2)
+
+    drive = Drive(tmp_path / "job", patience=Patience(grace_s=20.0, silent_s=3.0))
+    assert drive.run(2, play) == PREEMPTED
+    assert_every_sample_once(trajectory(drive.out))
+
+
+def test_if_everybody_is_killed_the_job_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(2)
+        await drive.until(lambda: any((drive.out / "checkpoints").glob("*-step-[1-9]*.ckpt")))
+        drive.kill(0)
+        drive.kill(1)
+        await drive.until(lambda: sum(event["kind"] == "exited" for event in drive.events) == 2)
+        await drive.settled(2)
+
+    drive = Drive(tmp_path / "job")
+    assert drive.run(2, play) == PREEMPTED
+    found = trajectory(drive.out)  # steps that were done again are the same again
+    joined = [event["step"] for event in drive.events if event["kind"] == "joined"]
+    assert max(joined[2:]) > 0
+    assert_same(found, alone(tmp_path / "alone", len(found)))
+
+
+def test_a_job_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    first, again = Drive(tmp_path / "job"), Drive(tmp_path / "job")
+    assert first.run(2, lambda drive: drive.settled(2)) == PREEMPTED
+    done = first.steps()
+    assert again.run(1, lambda drive: drive.settled(1)) == PREEMPTED
+    assert [event["step"] for event in again.events if event["kind"] == "joined"] == [done + 1]
+    found = trajectory(again.out)
+    assert_same(found, alone(tmp_path / "alone", len(found)))
+    assert_every_sample_once(found)
+
+
+def test_in_reproducible_mode_random_numbers_do_not_depend_on_the_workers_either(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(1)
+        await drive.size(3)
+
+    options = {"reproducible": True, "dropout": 0.5}
+    drive = Drive(tmp_path / "job", **options)
+    assert drive.run(1, play) == PREEMPTED
+    found = trajectory(drive.out)
+    assert {row["world"] for row in found.values()} == {1, 3}
+    assert_same(found, alone(tmp_path / "alone", len(found), **options))
+
+
+def test_the_same_script_runs_under_torchrun(tmp_path: Path) -> None:
+    given = {"epochs": 2}
+    env = {**os.environ, "OUT": str(tmp_path), "OPTIONS": json.dumps(given), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
+    subprocess.run(command, env=env, check=True, timeout=120, capture_output=True)
+    found = trajectory(tmp_path)
+    assert {row["world"] for row in found.values()} == {2}
+    assert_same(found, alone(tmp_path / "alone", 10_000, epochs=2))
+
+
+def test_a_job_ends_by_itself_when_its_epochs_are_done(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        assert drive._ended is not None
+        await drive._ended
+
+    drive = Drive(tmp_path / "job", epochs=2, pace_s=0.0)
+    assert drive.run(2, play) == 0
+    assert len(trajectory(drive.out)) == 2 * 34
+
+
+def test_a_script_that_fails_ends_the_job_with_its_exit_code(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        assert drive._ended is not None
+        await drive._ended
+
+    drive = Drive(tmp_path / "job", batch_size=0)
+    assert drive.run(2, play) == 1
+    assert "failed with exit code 1" in drive.events[-1]["why"]
+    assert "InvalidSpec" in drive.told()
+
+
+def test_a_command_that_does_not_exist_ends_the_job() -> None:
+    import asyncio
+
+    events: list[dict[str, Any]] = []
+    agent = Agent(["no-such-command"], on_event=events.append)
+    assert asyncio.run(agent.run(slots(1))) == 127
+    assert "cannot run no-such-command" in events[-1]["why"]
