@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.train.memory import clean_up
 from fairlead.train.wire import ADDRESS, NAME, TOKEN, Message, decode, encode
 
 #: The exit code of a job that was stopped and should be queued again: 128 + SIGTERM.
@@ -150,6 +151,7 @@ class Agent:
                 worker.kill()
             for worker in workers:
                 await worker.process.wait()
+            clean_up(self._token)
 
     def resize(self, slots: Sequence[Slot]) -> None:
         """Who should train: one worker on each slot. They come and go while the others train on."""

@@ -6,6 +6,7 @@ milliseconds, and is done by a thread while the training goes on.
 
 from __future__ import annotations
 
+import os
 import threading
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 import torch.distributed
 
 from fairlead.train.link import Link, Plan
+from fairlead.train.memory import SHARED, Memory, found, path_of
+from fairlead.train.wire import TOKEN
 
 #: Torch does not say that it exports these.
 dist: Any = torch.distributed
@@ -34,6 +37,8 @@ class Group:
 
     def __init__(self, plan: Plan, rank: int, backend: Any | None, link: Link | None = None) -> None:
         self.plan, self.rank, self.world = plan, rank, plan.world
+        #: For handing the state to new members, if it was made ready.
+        self.memory: Memory | None = None
         self._backend, self._link = backend, link
 
     @staticmethod
@@ -106,8 +111,9 @@ class Group:
 class Building:
     """A group that a thread builds while training goes on."""
 
-    def __init__(self, plan: Plan, link: Link) -> None:
-        self.plan, self._link = plan, link
+    def __init__(self, plan: Plan, link: Link, room: int = 0) -> None:
+        """`room` are bytes of memory to make ready, if new members will need the state."""
+        self.plan, self._link, self._room = plan, link, room
         self._group: Group | None = None
         self._error: Broken | None = None
         self._leaving = link.name not in plan.members
@@ -133,8 +139,14 @@ class Building:
     def _build(self) -> None:
         if self._leaving:
             return
+        path = path_of(os.environ.get(TOKEN, ""), self.plan.generation)
+        memory = None
+        if self._room and self.plan.members[0] == self._link.name and SHARED.is_dir():
+            memory = Memory(path, self._room)  # before the group, so that all others find it after
         try:
-            self._group = Group.build(self.plan, self._link)
+            group = Group.build(self.plan, self._link)
+            group.memory = memory or found(path)
+            self._group = group
         except Broken as error:
             self._error = error
 

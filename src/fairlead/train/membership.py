@@ -12,9 +12,12 @@ from fairlead.train.link import Link
 class Membership:
     """The present group, and the next one while it is being built."""
 
-    def __init__(self, link: Link, enter: Callable[[Group], None], leave: Callable[[], NoReturn]) -> None:
-        #: `enter` brings everybody in a new group to the same state, and may raise Broken; `leave` ends the process.
-        self._link, self._enter, self._leave = link, enter, leave
+    def __init__(
+        self, link: Link, enter: Callable[[Group], None], leave: Callable[[], NoReturn], room: Callable[[], int]
+    ) -> None:
+        """`enter` brings everybody in a new group to the same state, and may raise Broken; `leave` ends the process;
+        `room` are the bytes of the state."""
+        self._link, self._enter, self._leave, self._room = link, enter, leave, room
         self.group: Group | None = None
         self._next: Building | None = None
 
@@ -37,7 +40,9 @@ class Membership:
         if plan is None or group is None or plan.generation <= group.plan.generation:
             return
         if self._next is None or self._next.plan != plan:
-            self._next = Building(plan, self._link)
+            grows = not set(plan.members) <= set(group.plan.members)
+            leads = plan.members[0] == self._link.name
+            self._next = Building(plan, self._link, room=self._room() if grows and leads else 0)
 
     def change(self) -> None:
         """To the next generation, for which everybody is ready."""
@@ -74,5 +79,10 @@ class Membership:
                 self._link.say("stuck", generation=done, why=str(broken))  # or the others would wait for us
 
     def _become(self, group: Group) -> None:
-        self._enter(group)
+        try:
+            self._enter(group)
+        finally:
+            if group.memory is not None:
+                group.memory.forget()
+                group.memory = None
         self.group, self._next = group, None

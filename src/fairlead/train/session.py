@@ -47,7 +47,7 @@ from fairlead.train.reducer import Reducer
 from fairlead.train.rules import Rule, default_rule
 from fairlead.train.rules import rule as find_rule
 from fairlead.train.schedules import schedule as find_schedule
-from fairlead.train.transfer import hand_over, machine
+from fairlead.train.transfer import hand_over, machine, room_for
 from fairlead.train.tuner import GPU_TYPE, Tuner
 
 #: What is added up beside the gradients, by its place: what all contribute, what only the leader says (the split from
@@ -74,7 +74,7 @@ class Job:
         self.store = store
         self._link = link
         self._save_every_s, self._grace_s = save_every_s, grace_s
-        self._members = Membership(link, self._enter, self._leave)
+        self._members = Membership(link, self._enter, self._leave, lambda: room_for(self.state()))
         self._reducer: Reducer | None = None
         self._parts: dict[str, Any] = {}
         self._model: torch.nn.Module | None = None

@@ -1,7 +1,8 @@
 """The state of whoever is furthest, handed to whoever is not there yet.
 
-On one machine through shared memory: every donor copies its part of the state into it, and goes on to train; the needy
-copy it out. Across machines one donor sends it to all.
+On one machine through shared memory: every donor copies its part of the state into it and goes on to train; the needy
+copy it out. The memory is made ready while the generation before trains on: to get it from the system takes longer than
+to copy. Across machines one donor sends the state to all.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import mmap
-import os
 import uuid
 import zlib
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 from fairlead.train.group import Group
+from fairlead.train.memory import SHARED, Memory
 from fairlead.train.tree import Layout, lay_out, read
 
-#: Where files are memory.
-SHARED = Path("/dev/shm")
+#: Numbers in a state may need more digits by the time it is handed over.
+SPARE_BYTES = 1 << 16
 
 
 @functools.cache
@@ -32,44 +33,54 @@ def machine() -> float:
     return float(uuid.getnode())
 
 
+def room_for(state: dict[str, Any]) -> int:
+    """Bytes that handing it over will need."""
+    return lay_out(state).size + SPARE_BYTES
+
+
 def hand_over(group: Group, donors: list[int], state: dict[str, Any] | None, *, local: bool) -> dict[str, Any] | None:
     """What the donors have, for those who need it; None for the donors themselves. Raises Broken."""
     layout = lay_out(state) if state is not None else None
-    if local and SHARED.is_dir():
-        return _through_memory(group, donors, layout)
-    return _through_network(group, donors[0], layout)
-
-
-def _through_memory(group: Group, donors: list[int], layout: Layout | None) -> dict[str, Any] | None:
-    name = torch.zeros(2, dtype=torch.int64)
+    memory = group.memory
+    enough = memory is not None and (layout is None or layout.size <= len(memory.map))
+    facts = torch.zeros(3, dtype=torch.int64)
+    facts[0] = int(local and enough)
     if group.rank == donors[0]:
         assert layout is not None
-        name[0], name[1] = uuid.uuid4().int >> 66, layout.size
-    group.broadcast(name, donors[0])
-    path = SHARED / f"fairlead-{int(name[0]):x}"
-    if group.rank == donors[0]:
-        with path.open("xb") as file:
-            os.posix_fallocate(file.fileno(), 0, int(name[1]))
+        facts[1], facts[2] = uuid.uuid4().int >> 66, layout.size
+    group.sum(facts)
+    if int(facts[0]) == group.world:
+        assert memory is not None
+        return _copied(group, donors, layout, memory)
+    if not local or not SHARED.is_dir():
+        return _through_network(group, donors[0], layout, int(facts[2]))
+    return _through_memory(group, donors, layout, SHARED / f"fairlead-{int(facts[1]):x}", int(facts[2]))
+
+
+def _copied(group: Group, donors: list[int], layout: Layout | None, memory: Memory) -> dict[str, Any] | None:
+    if layout is not None and group.rank in donors:
+        layout.write(memory.map, part=donors.index(group.rank), parts=len(donors))
+    group.sum(torch.zeros(1))  # now it is complete
+    return None if group.rank in donors else read(memory.map)
+
+
+def _through_memory(
+    group: Group, donors: list[int], layout: Layout | None, path: Path, size: int
+) -> dict[str, Any] | None:
+    """In memory that nobody has made ready."""
+    memory = Memory(path, size) if group.rank == donors[0] else None
     try:
         group.sum(torch.zeros(1))  # now it exists
-        with path.open("r+b") as file:
-            memory = mmap.mmap(file.fileno(), int(name[1]))
-        if layout is not None and group.rank in donors:
-            layout.write(memory, part=donors.index(group.rank), parts=len(donors))
-        group.sum(torch.zeros(1))  # now it is complete, and everybody has opened it
+        memory = memory or Memory(path)
+        group.sum(torch.zeros(1))  # now everybody has opened it
     finally:
-        if group.rank == donors[0]:
-            path.unlink()
-    return None if group.rank in donors else read(memory)
+        if memory is not None and group.rank == donors[0]:
+            memory.forget()
+    return _copied(group, donors, layout, memory)
 
 
-def _through_network(group: Group, donor: int, layout: Layout | None) -> dict[str, Any] | None:
-    size = torch.zeros(1, dtype=torch.int64)
-    if group.rank == donor:
-        assert layout is not None
-        size[0] = layout.size
-    group.broadcast(size, donor)
-    memory = mmap.mmap(-1, int(size[0]))
+def _through_network(group: Group, donor: int, layout: Layout | None, size: int) -> dict[str, Any] | None:
+    memory = mmap.mmap(-1, size)
     if group.rank == donor:
         assert layout is not None
         layout.write(memory, part=0, parts=1)

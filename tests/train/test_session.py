@@ -1,0 +1,215 @@
+"""One worker alone: against a plain PyTorch loop, a batch that grows, and every mistake a script can make."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[train]'")
+
+import torch
+from script import Points
+
+import fairlead.train
+from fairlead.core.errors import InvalidSpec
+from fairlead.train import session
+from fairlead.train.order import Order
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """A session takes SIGTERM for itself."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def make_model(width: int = 16) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 1)).double()
+
+
+def loss_of(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return ((model(inputs).squeeze(1) - targets) ** 2).mean()
+
+
+def train_plainly(epochs: int, data: Points) -> torch.nn.Module:
+    model = make_model()
+    optimizer = torch.optim.AdamW(
+        [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 1e-3}], lr=1e-2
+    )
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    order = Order(len(data), 0)
+    for epoch in range(epochs):
+        for start in range(0, len(data), 32):
+            ids = order.ids(epoch, start, min(start + 32, len(data)))
+            inputs, targets = (torch.stack(parts) for parts in zip(*map(data.__getitem__, ids.tolist()), strict=True))
+            optimizer.zero_grad()
+            loss_of(model, inputs, targets).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+        scheduler.step()
+    return model
+
+
+@pytest.mark.parametrize("most", [None, 32, 10, 1])
+def test_a_job_alone_trains_like_a_plain_loop_however_small_its_micro_batches_are(most: int | None) -> None:
+    """With clipping, weight decay, two parameter groups, a scheduler and the rest of an epoch."""
+    data = Points(100)
+    job = fairlead.train.init()
+    model = make_model()
+    optimizer = torch.optim.AdamW(
+        [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 1e-3}], lr=1e-2
+    )
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    model, optimizer = job.wrap(model, optimizer, scheduler=scheduler)
+    loader = job.loader(data, 32, per_gpu=(1, most))
+    for _ in job.epochs(3):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            job.backward(loss_of(model, inputs, targets))
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+        scheduler.step()
+    for found, expected in zip(model.parameters(), train_plainly(3, data).parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def run(job: fairlead.train.Job, model: torch.nn.Module, optimizer: Any, loader: Any, epochs: int) -> list[int]:
+    """The batches it trained with."""
+    batches = []
+    for _ in job.epochs(epochs):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            job.backward(loss_of(model, inputs, targets))
+            optimizer.step()
+            if job.reduced:
+                batches.append(job.step_samples)
+    return batches
+
+
+def test_a_batch_that_may_grow_grows_and_fewer_steps_make_as_much_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "RETUNE_S", 0.0)
+    job = fairlead.train.init()
+    model = make_model()
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    model, optimizer = job.wrap(model, optimizer)
+    loader = job.loader(Points(1000), 2, max_batch_size=64, schedule="doubling")  # the noise scale is above 8
+    batches = run(job, model, optimizer, loader, 1)
+    assert batches[0] == 2
+    assert max(batches) >= 8
+    assert len(batches) < 1000 / 2
+    assert job.progress.scale_invariant >= 1000 / 2
+    assert [group["lr"] for group in optimizer.param_groups] == [1e-2]  # schedulers see the initial one
+    scale = job.tuner.noise.scale if job.tuner else None
+    assert scale is not None
+    assert scale > 0.0
+
+
+def test_a_break_out_of_the_loop_loses_no_sample() -> None:
+    job = fairlead.train.init()
+    model = make_model()
+    model, optimizer = job.wrap(model, torch.optim.SGD(model.parameters(), lr=1e-3))
+    loader = job.loader(Points(100), 10)
+    epochs = job.epochs(2)
+    next(epochs)
+    for count, (inputs, targets) in enumerate(loader):
+        job.backward(loss_of(model, inputs, targets))
+        optimizer.step()
+        if count == 3:
+            break
+    assert (job.progress.step, job.progress.position) == (4, 40)
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def wrapped(model: torch.nn.Module | None = None, **options: Any) -> tuple[Any, Any, Any]:
+    job = fairlead.train.init(**options)
+    model = model or make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    return job, *job.wrap(model, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"batch_size": 0}, "batch"),
+        ({"batch_size": 64, "max_batch_size": 32}, "batch"),
+        ({"batch_size": 64, "per_gpu": (8, 4)}, "per-GPU batch bounds are reversed: 8 to 4"),
+        ({"batch_size": 64, "max_batch_size": 128, "reproducible": True}, "reproducible"),
+        ({"batch_size": 64, "max_batch_size": 128, "schedule": "doubbling"}, "doubling"),
+    ],
+)
+def test_batches_that_contradict_each_other_are_refused_by_name(options: dict[str, Any], named: str) -> None:
+    job, _, _ = wrapped()
+    with pytest.raises(InvalidSpec, match=named):
+        job.loader(Points(10), **options)
+
+
+def test_an_unknown_rule_is_refused_with_the_nearest() -> None:
+    model = make_model()
+    with pytest.raises(InvalidSpec, match="adascale"):
+        fairlead.train.init().wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), rule="adascal")
+
+
+def test_things_in_the_wrong_order_are_refused_with_the_right_one() -> None:
+    job = fairlead.train.init()
+    with pytest.raises(InvalidSpec, match=r"before job\.wrap"):
+        job.loader(Points(10), 2)
+    with pytest.raises(InvalidSpec, match=r"before job\.loader"):
+        next(job.epochs(1))
+    with pytest.raises(InvalidSpec, match="outside of a loop"):
+        job.backward(torch.zeros(()))
+    job, model, optimizer = wrapped()
+    with pytest.raises(InvalidSpec, match="twice"):
+        job.wrap(model, optimizer)
+
+
+@pytest.mark.parametrize(("data", "message"), [(Points(0), "empty"), (iter([1, 2]), "__getitem__")])
+def test_data_that_cannot_be_used_is_refused(data: Any, message: str) -> None:
+    job, _, _ = wrapped()
+    with pytest.raises(InvalidSpec, match=message):
+        job.loader(data, 2)
+
+
+def test_a_parameter_without_a_gradient_is_named() -> None:
+    class Unused(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.spare = torch.nn.Linear(8, 1).double(), torch.nn.Linear(8, 1).double()
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.used(inputs)
+
+    job, model, optimizer = wrapped(Unused())
+    with pytest.raises(InvalidSpec, match=r"spare\.(weight|bias).*requires_grad=False"):
+        run(job, model, optimizer, job.loader(Points(10), 2), 1)
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model.requires_grad_(False)
+    with pytest.raises(InvalidSpec, match="nothing to train"):
+        fairlead.train.init().wrap(model, optimizer)
+
+
+def test_a_part_that_cannot_be_saved_is_named() -> None:
+    model = make_model()
+    with pytest.raises(InvalidSpec, match="counter is a dict"):
+        fairlead.train.init().wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), counter={})
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path: Path) -> None:
+    job, model, optimizer = wrapped(checkpoints=tmp_path)
+    run(job, model, optimizer, job.loader(Points(10), 2), 1)
+    saved = sorted(tmp_path.iterdir())
+    job, model, optimizer = wrapped(make_model(width=17), checkpoints=tmp_path)
+    with pytest.raises(InvalidSpec, match=r"0\.weight"):
+        run(job, model, optimizer, job.loader(Points(10), 2), 1)
+    assert sorted(tmp_path.iterdir()) == saved
