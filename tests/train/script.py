@@ -30,7 +30,10 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dropout = float(str(options.pop("dropout", 0.0)))
-    job = fairlead.train.init(seed=3, checkpoints=out / "checkpoints", save_every_s=0.5, grace_s=10.0)
+    grace_s = float(str(options.pop("grace_s", 10.0)))
+    stall_at = options.pop("stall_at", None)
+    stalled = out / "stalled"
+    job = fairlead.train.init(seed=3, checkpoints=out / "checkpoints", save_every_s=0.5, grace_s=grace_s)
     model: torch.nn.Module = torch.nn.Sequential(
         torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.Linear(32, 1)
     ).double()
@@ -62,6 +65,9 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None
                     print(json.dumps(row), file=steps, flush=True)
                     if most_steps is not None and job.progress.step + 1 >= most_steps:
                         return
+                    if job.progress.step == stall_at and not stalled.exists():
+                        stalled.touch()
+                        time.sleep(600.0)
                 time.sleep(pace_s)
             scheduler.step()
 

@@ -123,6 +123,28 @@ def test_a_job_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert_every_sample_once(found)
 
 
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_a_job_that_is_stopped_while_it_hangs_in_its_own_code_saves_the_last_step(
+    by_signal: bool, tmp_path: Path
+) -> None:
+    """After `optimizer.step()`, but before the loader is asked again: the step counts, and is not done twice."""
+
+    async def play(drive: Drive) -> None:
+        await drive.until(lambda: (drive.out / "stalled").exists())
+        if by_signal:
+            drive.kill(0, signal.SIGTERM)
+            await drive.until(lambda: not drive.agent.settled)
+
+    out = tmp_path / "job"
+    first = Drive(out, patience=Patience(grace_s=4.0), stall_at=20, grace_s=2.0)
+    assert first.run(1, play) == PREEMPTED
+    again = Drive(out, stall_at=20)
+    assert again.run(1, lambda drive: drive.settled(1)) == PREEMPTED
+    assert next(event["step"] for event in again.events if event["kind"] == "joined") == 21
+    found = trajectory(out)
+    assert_same(found, alone(tmp_path / "alone", len(found)))
+
+
 def test_in_reproducible_mode_random_numbers_do_not_depend_on_the_workers_either(tmp_path: Path) -> None:
     async def play(drive: Drive) -> None:
         await drive.settled(1)

@@ -52,14 +52,16 @@ class Link(Protocol):
     @property
     def suspended(self) -> bool: ...
 
-    @property
-    def stop_by(self) -> float | None:
-        """Until when everything must be saved; None if nobody wants it to stop."""
+    #: Called, by any thread, when somebody wants it to stop, with the seconds it has for that.
+    on_stop: Callable[[float], None]
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Block until something was heard that makes it so."""
 
     def say(self, kind: str, **fields: Any) -> None: ...
+
+    def nudge(self) -> None:
+        """Let whoever waits look again."""
 
     def store(self, generation: int) -> tuple[str, int] | None:
         """Where the leader of a generation can be met; None until it has said so."""
@@ -72,7 +74,7 @@ class Silence:
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.name, self._plan = name, plan
-        self.stop_by: float | None = None
+        self.on_stop: Callable[[float], None] = lambda grace_s: None  # noqa: ARG005
 
     @property
     def plan(self) -> Plan:
@@ -83,6 +85,9 @@ class Silence:
 
     def say(self, kind: str, **fields: Any) -> None:
         """To nobody."""
+
+    def nudge(self) -> None:
+        """Nobody waits."""
 
     def store(self, generation: int) -> None:
         return None
@@ -97,7 +102,7 @@ class AgentLink:
         host, port = address.rsplit(":", 1)
         self.name = name
         self.running, self.epoch, self.suspended = False, 0, False
-        self.stop_by: float | None = None
+        self.on_stop: Callable[[float], None] = lambda grace_s: None  # noqa: ARG005
         self._beat = beat
         self._plan: Plan | None = None
         self._stores: dict[int, tuple[str, int]] = {}
@@ -151,7 +156,7 @@ class AgentLink:
         elif kind in ("suspend", "resume"):
             self.suspended = kind == "suspend"
         elif kind == "stop":
-            self.stop_by = time.monotonic() + message["grace_s"]
+            self.on_stop(message["grace_s"])
 
     def _beat_on(self) -> None:
         while True:

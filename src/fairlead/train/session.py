@@ -66,14 +66,14 @@ RETUNE_S, REPORT_S = 10.0, 5.0
 class Job:
     """One worker's part in a training job."""
 
-    def __init__(self, link: Link, *, seed: int, store: Store | None, save_every_s: float, grace_s: float) -> None:
+    def __init__(self, link: Link, *, seed: int, store: Store | None, save_every_s: float) -> None:
         self.seed = seed
         self.progress = Progress()
         #: Of the last step, the mean over all workers.
         self.loss = float("nan")
         self.store = store
         self._link = link
-        self._save_every_s, self._grace_s = save_every_s, grace_s
+        self._save_every_s = save_every_s
         self._members = Membership(link, self._enter, self._leave, lambda: room_for(self.state()))
         self._reducer: Reducer | None = None
         self._parts: dict[str, Any] = {}
@@ -95,7 +95,7 @@ class Job:
         self._step_at: float | None = None
         self._tuned_at = self._reported_at = time.monotonic()
         self._saved_at = time.monotonic()
-        self._stop_by: float | None = None
+        self._stopping = self._stepped = False
         self._quiet = threading.Lock()  # held while the state changes
         self._phase, self._phase_at, self._usual_s = "booting", time.monotonic(), 0.0
 
@@ -266,7 +266,7 @@ class Job:
             self._members.rejoin()
         elif self._members.next_is_ready and (self.world == 1 or self._numbers[READY] >= self.world):
             self._members.change()
-        if self._numbers[STOP] > 0.0 or (self.world == 1 and self._wants_stop()):
+        if self._numbers[STOP] > 0.0 or (self.world == 1 and self._stopping):
             self._save_and_exit()
         if self._numbers[SUSPEND] > 0.0:
             self._sleep()
@@ -278,6 +278,11 @@ class Job:
 
     def commit(self) -> None:
         """The step is done: its samples have been used."""
+        with self._quiet:
+            self._advance()
+        self._record_times()
+
+    def _advance(self) -> None:
         assert self.tuner is not None
         progress, total = self.progress, self._total
         progress.position += total
@@ -285,8 +290,7 @@ class Job:
             progress.epoch, progress.position = progress.epoch + 1, 0
         progress.step += 1
         progress.scale_invariant += self.tuner.gain(total)
-        self._reduced = False
-        self._record_times()
+        self._reduced = self._stepped = False
 
     def begin(self, micro: Micro, *, first: bool, total: int) -> None:
         """The loader is about to give a micro-batch, of a step of `total` samples, to the loop."""
@@ -382,7 +386,7 @@ class Job:
         numbers = self._numbers
         numbers[LOCAL_SQR], numbers[GROUPS] = self._reducer.local_sqr, self._reducer.groups
         numbers[READY] = float(self._members.next_is_ready)
-        numbers[STOP], numbers[SUSPEND] = float(self._wants_stop()), float(self._link.suspended)
+        numbers[STOP], numbers[SUSPEND] = float(self._stopping), float(self._link.suspended)
         numbers[FIRST_RANK + self.rank] = time.monotonic() - self._phase_at
         if self.leader:
             state = self.tuner.noise.state_dict()
@@ -505,9 +509,6 @@ class Job:
         self._link.say("left", step=self.progress.step)
         sys.exit(0)
 
-    def _wants_stop(self) -> bool:
-        return self._stop_by is not None or self._link.stop_by is not None
-
     def _save_and_exit(self) -> None:
         self._save()
         sys.exit(PREEMPTED)
@@ -516,18 +517,21 @@ class Job:
         """Until the job is resumed or stopped."""
         self._enter_phase("waiting")
         self._link.say("suspended", step=self.progress.step)
-        self._link.wait(lambda: not self._link.suspended or self._wants_stop())
+        self._link.wait(lambda: not self._link.suspended or self._stopping)
         self._link.say("resumed", step=self.progress.step)
 
-    def on_sigterm(self, *_: object) -> None:
-        """Save at the next boundary; or, if that does not come in time, from another thread."""
-        if self._stop_by is None:
-            self._stop_by = time.monotonic() + self._grace_s
-            threading.Thread(target=self._last_resort, name="fairlead-last-resort", daemon=True).start()
+    def stop(self, grace_s: float) -> None:
+        """Save and exit at the next boundary; or, if that does not come in time, from another thread."""
+        if not self._stopping:
+            self._stopping = True
+            threading.Thread(target=self._last_resort, args=(grace_s,), name="fairlead-stop", daemon=True).start()
 
-    def _last_resort(self) -> None:
-        time.sleep(0.5 * self._grace_s)
+    def _last_resort(self, grace_s: float) -> None:
+        self._link.nudge()
+        time.sleep(0.5 * grace_s)
         with self._quiet:
+            if self._stepped:
+                self._advance()
             self._save()
             os._exit(PREEMPTED)
 
@@ -543,6 +547,7 @@ class Job:
                 return None
             with self._quiet:
                 micro.complete = False
+                self._stepped = not micro.rehearsal
                 with scaled_rates(self._optimizer, 1.0 if micro.rehearsal else self._rate_factor()):
                     return step(*args, **kwargs)
 
@@ -587,8 +592,9 @@ def init(
     store = Store(directory) if directory else None
     jobs: list[Job] = []
     link = connect(lambda: jobs[0].beat() if jobs else {})
-    job = Job(link, seed=seed, store=store, save_every_s=save_every_s, grace_s=grace_s)
+    job = Job(link, seed=seed, store=store, save_every_s=save_every_s)
     jobs.append(job)
+    link.on_stop = job.stop
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, job.on_sigterm)
+        signal.signal(signal.SIGTERM, lambda *_: job.stop(grace_s))
     return job
