@@ -186,7 +186,7 @@ def test_who_achieves_nothing_where_it_is_stays_only_if_it_must(preemptible: boo
         assert np.isfinite(problem.one_JTS[0, 0, 1])
         assert np.isinf(problem.one_JTS[0, 0, 2])
     else:
-        assert (problem.stay_J[0], problem.idle_J[0]) == (0.0, np.inf)
+        assert (problem.stay_J[0], problem.idle_J[0]) == (1000.0, np.inf)
 
 
 def test_the_costs_of_one_problem_are_its_own() -> None:

@@ -185,7 +185,7 @@ def test_a_script_that_fails_ends_the_job_with_its_exit_code(tmp_path: Path) -> 
 
     drive = Drive(tmp_path / "job", batch_size=0)
     assert drive.run(2, play) == 1
-    assert "failed with exit code 1" in drive.events[-1]["why"]
+    assert "failed with exit code 1" in next(event["why"] for event in drive.events if event["kind"] == "ended")
     assert "InvalidSpec" in drive.told()
 
 

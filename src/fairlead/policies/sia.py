@@ -41,7 +41,7 @@ from fairlead.policies.explaining import weighed_reasons
 from fairlead.policies.placing import realise
 from fairlead.policies.programme import programmed
 from fairlead.policies.reasons import queued_reasons
-from fairlead.policies.weighing import Choices, choices
+from fairlead.policies.weighing import Choices, choices, fewest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -153,7 +153,7 @@ def configured(options: Choices) -> Choices:
     sizes_S = options.sizes_S
     one_TS = np.zeros((len(options.gpu_types), len(sizes_S)), dtype=bool)
     many_TS = one_TS.copy()
-    least_J = np.array([job.spec.least for job in options.jobs])
+    least_J = np.array([fewest(job) for job in options.jobs])
     fewest_JS = sizes_S == least_J[:, None]
     one_JTS, many_JTS = options.one_JTS.copy(), options.many_JTS.copy()
     for kind in range(len(options.gpu_types)):
@@ -183,7 +183,7 @@ def configurations(sizes_S: Ints, gpus_N: Ints) -> tuple[Flags, Flags]:
 
 def _slowest(options: Choices) -> Floats:
     """Goodput that counts as 1: of each job's slowest configuration, by the fewest GPUs it can run on."""
-    least_J = np.array([job.spec.least for job in options.jobs])
+    least_J = np.array([fewest(job) for job in options.jobs])
     both_2JTS = np.stack([options.one_JTS, options.many_JTS])
     slowest_J = np.where(both_2JTS > 0.0, both_2JTS, np.inf).min(axis=(0, 2, 3))
     return np.asarray(np.where(np.isfinite(slowest_J), slowest_J, 1.0) / least_J)

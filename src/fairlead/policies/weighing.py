@@ -63,6 +63,11 @@ class Choices:
         return Problem(self.sizes_S, one_JTS, many_JTS, idle_J, stay_J, self.held, self.gpus_N, self.type_N)
 
 
+def fewest(job: Job) -> int:
+    """GPUs that a job may begin on. What must not be preempted keeps them for good, so it gets what it asked for."""
+    return job.spec.least if job.spec.preemptible else job.spec.gpus
+
+
 def choices(view: Snapshot, appraiser: Appraiser, *, reach: int, lore: bool) -> Choices:
     """The live jobs and all they could have. `reach` is how many GPUs the curves must cover in any case."""
     jobs = list(view.jobs.values())
@@ -84,8 +89,7 @@ def choices(view: Snapshot, appraiser: Appraiser, *, reach: int, lore: bool) -> 
         for kind, gpu_type in enumerate(nodes.gpu_types):
             if not job.spec.gpu_types or gpu_type in job.spec.gpu_types:
                 appraisal = appraisals[j][gpu_type]
-                # What must not be preempted keeps for good what it starts with, so that is what it asked for.
-                least = job.spec.least if job.spec.preemptible else job.spec.gpus
+                least = fewest(job)
                 allowed = sizes_S[(sizes_S >= least) & (sizes_S <= appraisal.most)]
                 start = int(np.searchsorted(sizes_S, least))
                 one_K, many_K = appraisal.curve.one_K[allowed], appraisal.curve.many_K[allowed]
