@@ -1,6 +1,6 @@
 """How good the allocator's answers are and how fast it finds them, on stored problems. Prints figures; asserts nothing.
 
-    python benchmarks/allocator.py DIR [--search exact|genetic|both] [--repeat 5] [-o table|json]
+    python benchmarks/allocator.py DIR [--search exact|genetic|both] [--repeat 30] [-o table|json]
 
 Every inputs_*.json in DIR is one decision: nodes, jobs with their speed-up for every (nodes, GPUs), and who holds what.
 Timed is the decision alone, in CPU seconds: the best of some repetitions after one to warm up, without the garbage
@@ -315,7 +315,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--search", type=click.Choice([*SEARCHES, "both"]), default="exact", help="Which search to run.")
-@click.option("--repeat", type=click.IntRange(1), default=5, help="Repetitions, of which the fastest counts.")
+@click.option("--repeat", type=click.IntRange(1), default=30, help="Repetitions, of which the fastest counts.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to print the figures.")
 def main(directory: Path, search: str, repeat: int, output: str) -> None:
     """Decide every problem in DIRECTORY."""

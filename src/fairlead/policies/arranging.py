@@ -78,6 +78,7 @@ class Board:
             for size, held in zip(pool.wanted_J.tolist(), pool.held, strict=True)
         ]
         self._rows: dict[int, _Row] = {}
+        self._best: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         #: Too many to rearrange one by one: everybody takes at once what is best of the gaps that are left.
         self._crowded = len(pool.gpus) > CROWDED
         self._trials = 0
@@ -302,7 +303,13 @@ class Board:
 
     def _row(self, job: int) -> _Row:
         if job not in self._rows:
-            self._rows[job] = _Row(self.pool.one_JS[job].tolist(), self.pool.many_JS[job].tolist())
+            pool = self.pool
+            if self._best is None:
+                self._best = _best_so_far(pool.one_JS), _best_so_far(pool.many_JS)
+            one_JS, many_JS = self._best
+            self._rows[job] = _Row(
+                pool.one_JS[job].tolist(), pool.many_JS[job].tolist(), one_JS[job].tolist(), many_JS[job].tolist()
+            )
         return self._rows[job]
 
     def _fits(self, where: Where) -> bool:
@@ -341,11 +348,10 @@ class _Row:
 
     __slots__ = ("best_many", "best_one", "least_many", "many", "one")
 
-    def __init__(self, one: list[float], many: list[float]) -> None:
+    def __init__(self, one: list[float], many: list[float], best_one: list[int], best_many: list[int]) -> None:
         self.one, self.many = one, many
-        self.best_one = _best_so_far(one)
-        self.best_many = _best_so_far(many)
-        self.least_many = min(many)
+        self.best_one, self.best_many = best_one, best_many
+        self.least_many = many[best_many[-1]]
 
     @staticmethod
     def index_up_to(count: int, pool: Pool) -> int:
@@ -365,9 +371,9 @@ class _Row:
         return [size for size in (wanted, wanted - 1, wanted + 1) if 0 < size < len(self.one)]
 
 
-def _best_so_far(costs: Sequence[float]) -> list[int]:
-    """For each size the cheapest one up to it."""
-    best: list[int] = []
-    for size, cost in enumerate(costs):
-        best.append(size if not best or cost < costs[best[-1]] else best[-1])
-    return best
+def _best_so_far(cost_JS: NDArray[np.float64]) -> NDArray[np.int64]:
+    """For each size the cheapest one up to it; the smallest of equals."""
+    least_JS = np.minimum.accumulate(cost_JS, axis=1)
+    cheaper_JS = np.zeros(cost_JS.shape, dtype=np.bool_)
+    cheaper_JS[:, 1:] = cost_JS[:, 1:] < least_JS[:, :-1]
+    return np.maximum.accumulate(np.where(cheaper_JS, np.arange(cost_JS.shape[1]), 0), axis=1)
