@@ -160,7 +160,6 @@ class Agent:
         if len(set(slots)) < len(slots):
             raise InvalidSpec(f"a slot is given twice in {', '.join(f'{node}[{gpu}]' for node, gpu in slots)}")
         self._wanted = list(slots)
-        self._fill()
         self._settle()
 
     def suspend(self) -> None:
@@ -229,6 +228,7 @@ class Agent:
         """Tell everybody the next generation, if the present one is complete and not what it should be."""
         if self._stopping or self._finished or self._joined != set(self._members):
             return
+        self._fill()  # not before: booting takes what those need who find together again
         by_slot = {worker.slot: worker for worker in self._workers.values() if worker.stage in PRESENT}
         wanted = [by_slot[slot] for slot in self._wanted if slot in by_slot]
         if len(wanted) < len(self._wanted) or any(worker.stage is Stage.BOOTING for worker in wanted):
@@ -276,7 +276,6 @@ class Agent:
             self._members, self._joined = [], set()
         elif worker.name in self._members or worker.stage is Stage.LEAVING:
             self._publish(survivors, lost=[worker.name])
-        self._fill()
         self._settle()
 
     # -- talking to workers --------------------------------------------------------------------------------------

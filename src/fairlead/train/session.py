@@ -507,6 +507,7 @@ class Job:
 
     def _leave(self) -> NoReturn:
         self._link.say("left", step=self.progress.step)
+        os.nice(19)  # to clean up takes a while, and should not hold up those who train
         sys.exit(0)
 
     def _save_and_exit(self) -> None:
