@@ -208,14 +208,12 @@ class Job:
         if self.tuner is None:
             raise InvalidSpec("job.epochs was called before job.loader; make the loader first")
         self._epochs = count
-        if not self._link.running:
-            self.boundary()
-            while not self.finished:
-                yield self.progress.epoch
-        else:
+        if self._link.running:
             yield self._link.epoch
-            while not self.finished:
-                yield self.progress.epoch
+        else:
+            self.boundary()
+        while not self.finished:
+            yield self.progress.epoch
         self._finish()
 
     @property
