@@ -56,8 +56,10 @@ def train_plainly(epochs: int, data: Points) -> torch.nn.Module:
     return model
 
 
-@pytest.mark.parametrize("most", [None, 32, 10, 1])
-def test_a_job_alone_trains_like_a_plain_loop_however_small_its_micro_batches_are(most: int | None) -> None:
+@pytest.mark.parametrize(("most", "rule"), [(None, None), (32, "linear"), (10, "sqrt"), (1, None)])
+def test_a_job_alone_trains_like_a_plain_loop_however_small_its_micro_batches_are(
+    most: int | None, rule: str | None
+) -> None:
     """With clipping, weight decay, two parameter groups, a scheduler and the rest of an epoch."""
     data = Points(100)
     job = fairlead.train.init()
@@ -66,7 +68,7 @@ def test_a_job_alone_trains_like_a_plain_loop_however_small_its_micro_batches_ar
         [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 1e-3}], lr=1e-2
     )
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    model, optimizer = job.wrap(model, optimizer, scheduler=scheduler)
+    model, optimizer = job.wrap(model, optimizer, scheduler=scheduler, rule=rule)
     loader = job.loader(data, 32, per_gpu=(1, most))
     for _ in job.epochs(3):
         for inputs, targets in loader:
@@ -203,6 +205,12 @@ def test_a_part_that_cannot_be_saved_is_named() -> None:
     model = make_model()
     with pytest.raises(InvalidSpec, match="counter is a dict"):
         fairlead.train.init().wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), counter={})
+
+
+def test_a_name_that_the_job_uses_itself_is_refused() -> None:
+    model = make_model()
+    with pytest.raises(InvalidSpec, match="progress is a name"):
+        fairlead.train.init().wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), progress=make_model())
 
 
 def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class Loader:
         *,
         virtual_shards: int | None = None,
         shuffle: bool = True,
-        collate: Callable[[list[Any]], Any] = default_collate,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise InvalidSpec(
@@ -51,7 +51,7 @@ class Loader:
         if len(dataset) == 0:
             raise InvalidSpec("job.loader: the data set is empty")
         self.batch = batch
-        self._job, self._dataset, self._collate = job, dataset, collate
+        self._job, self._dataset, self._collate = job, dataset, collate or default_collate
         self._shards = virtual_shards
         self._order = Order(len(dataset), job.seed, shuffle=shuffle)
 

@@ -31,3 +31,7 @@ def following(scheduler: Any, done: Callable[[], float]) -> Callable[[], None]:
             step()
 
     return follow
+
+
+def nothing(set_to_none: bool = True) -> None:
+    """Instead of `zero_grad`: gradients are views of buckets, and are cleared when a step begins."""

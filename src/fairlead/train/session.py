@@ -24,7 +24,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,6 +33,7 @@ import torch
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Batch
+from fairlead.train import numbers as place
 from fairlead.train.agent import PREEMPTED
 from fairlead.train.checkpoint import Store, signature_of
 from fairlead.train.group import Broken, Group
@@ -42,19 +43,13 @@ from fairlead.train.noise import Preconditioner
 from fairlead.train.order import split as split_step
 from fairlead.train.parts import load_into, own
 from fairlead.train.progress import Micro, Progress
-from fairlead.train.rates import following, scaled_rates
+from fairlead.train.rates import following, nothing, scaled_rates
 from fairlead.train.reducer import Reducer
 from fairlead.train.rules import Rule, default_rule
 from fairlead.train.rules import rule as find_rule
 from fairlead.train.schedules import schedule as find_schedule
 from fairlead.train.transfer import hand_over, machine, room_for
 from fairlead.train.tuner import GPU_TYPE, Tuner
-
-#: What is added up beside the gradients, by its place: what all contribute, what only the leader says (the split from
-#: the next step on, what is known of the noise), and how long each member has computed.
-LOCAL_SQR, GROUPS, LOSS, READY, STOP, SUSPEND, MICRO, ACCUMULATION, NOISE = range(9)
-NOISE_FIELDS = ("sqr_sum", "trace_sum", "weight", "only_pairs", "skipped")
-FIRST_RANK = NOISE + len(NOISE_FIELDS)
 
 #: The noise scale is measured in two of so many steps, and in all of the first ones.
 MEASURED_ONE_IN, MEASURED_FIRST = 8, 16
@@ -82,7 +77,7 @@ class Job:
         self._has_state = False
         self._micro: Micro | None = None
         self._void = self._reduced = False
-        self._numbers = torch.zeros(FIRST_RANK + 1, dtype=torch.float64)
+        self._numbers = torch.zeros(place.FIRST_RANK + 1, dtype=torch.float64)
         self.tuner: Tuner | None = None
         self._rule: Rule | None = None
         self._preconditioner: Preconditioner | None = None
@@ -150,6 +145,8 @@ class Job:
             raise InvalidSpec(f"job.wrap: scheduler_every is {scheduler_every!r}; expected epoch or step")
         every = {**others, **({} if scheduler is None else {"scheduler": scheduler})}
         for name, part in every.items():
+            if name in ("tuner", "progress"):
+                raise InvalidSpec(f"job.wrap: {name} is a name that the job uses itself; give it another one")
             if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
                 raise InvalidSpec(f"job.wrap: {name} is a {type(part).__name__}, which has no state_dict to be saved")
         self._model, self._optimizer = model, optimizer
@@ -160,7 +157,7 @@ class Job:
         if self.store is not None:
             self.store.signature = signature_of(model.state_dict())
         optimizer.step = self._guarded(optimizer.step)  # type: ignore[method-assign]
-        optimizer.zero_grad = _nothing  # type: ignore[method-assign]
+        optimizer.zero_grad = nothing  # type: ignore[method-assign]
         if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             scheduler.step = following(scheduler, lambda: self._done(scheduler_every))
         return model, optimizer
@@ -176,7 +173,7 @@ class Job:
         virtual_shards: int = 8,
         schedule: str = "goodput",
         shuffle: bool = True,
-        **options: Any,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> Any:
         """The data set in batches of `batch_size` samples over all workers.
 
@@ -195,7 +192,7 @@ class Job:
             )
         batch = Batch(batch_size, max_batch_size or batch_size, least, most)
         shards = virtual_shards if reproducible else None
-        loader = Loader(self, dataset, batch, virtual_shards=shards, shuffle=shuffle, **options)
+        loader = Loader(self, dataset, batch, virtual_shards=shards, shuffle=shuffle, collate=collate)
         self.tuner = Tuner(batch, len(dataset), self._rule, find_schedule(schedule))
         self._parts["tuner"] = self.tuner
         return loader
@@ -234,7 +231,7 @@ class Job:
         reducer.expect(last=micro.last, weight=micro.weight)
         (loss * micro.weight).backward()  # type: ignore[no-untyped-call]
         reducer.passed()
-        self._numbers[LOSS] += float(loss.detach()) * micro.weight
+        self._numbers[place.LOSS] += float(loss.detach()) * micro.weight
         if not micro.last:
             return
         if micro.rehearsal:
@@ -250,7 +247,7 @@ class Job:
             reducer.give_up()
             return
         self._enter_phase("computing")
-        self.loss = float(self._numbers[LOSS])
+        self.loss = float(self._numbers[place.LOSS])
         self._measure()
 
     # -- between two steps ---------------------------------------------------------------------------------------
@@ -258,19 +255,17 @@ class Job:
     def boundary(self) -> None:
         """Whatever must not happen within a step."""
         self._enter_phase("waiting")
+        if self.joined and not self._void:
+            self._heed()
         if not self.joined:
             self._join()
         elif self._void or self._members.broken:
             self._members.rejoin()
-        elif self._members.next_is_ready and (self.world == 1 or self._numbers[READY] >= self.world):
+        elif self._members.next_is_ready and (self.world == 1 or self._numbers[place.READY] >= self.world):
             self._members.change()
-        if self._numbers[STOP] > 0.0 or (self.world == 1 and self._stopping):
-            self._save_and_exit()
-        if self._numbers[SUSPEND] > 0.0:
-            self._sleep()
         self._retune()
         self._report()
-        self._numbers = torch.zeros(FIRST_RANK + self.world, dtype=torch.float64)
+        self._numbers = torch.zeros(place.FIRST_RANK + self.world, dtype=torch.float64)
         self._save_if_due()
         self._members.prepare()
 
@@ -361,12 +356,10 @@ class Job:
         progress, nodes = self.progress, len(set(group.plan.nodes))
         split = progress.per_gpu_batch, progress.accumulation
         if group.rank == 0:
-            known = split[0] > 0
-            split = (
-                self.tuner.choose(nodes, group.world, split, self._epochs_done())
-                if known
-                else self.tuner.first_split(nodes, group.world)
-            )
+            if split[0] > 0:
+                split = self.tuner.choose(nodes, group.world, split, self._epochs_done())
+            else:
+                split = self.tuner.first_split(nodes, group.world)
         told = torch.tensor(split, dtype=torch.int64)
         group.broadcast(told, 0)
         progress.per_gpu_batch, progress.accumulation = int(told[0]), int(told[1])
@@ -382,27 +375,28 @@ class Job:
         assert self._reducer is not None
         assert self.tuner is not None
         numbers = self._numbers
-        numbers[LOCAL_SQR], numbers[GROUPS] = self._reducer.local_sqr, self._reducer.groups
-        numbers[READY] = float(self._members.next_is_ready)
-        numbers[STOP], numbers[SUSPEND] = float(self._stopping), float(self._link.suspended)
-        numbers[FIRST_RANK + self.rank] = time.monotonic() - self._phase_at
+        numbers[place.LOCAL_SQR], numbers[place.GROUPS] = self._reducer.local_sqr, self._reducer.groups
+        numbers[place.READY] = float(self._members.next_is_ready)
+        numbers[place.STOP], numbers[place.SUSPEND] = float(self._stopping), float(self._link.suspended)
+        numbers[place.FIRST_RANK + self.rank] = time.monotonic() - self._phase_at
         if self.leader:
             state = self.tuner.noise.state_dict()
-            numbers[NOISE:FIRST_RANK] = torch.tensor([state[name] for name in NOISE_FIELDS], dtype=torch.float64)
-            numbers[MICRO], numbers[ACCUMULATION] = self._next_split
+            known = [state[name] for name in place.NOISE_FIELDS]
+            numbers[place.NOISE : place.FIRST_RANK] = torch.tensor(known, dtype=torch.float64)
+            numbers[place.MICRO], numbers[place.ACCUMULATION] = self._next_split
 
     def _measure(self) -> None:
         """What the leader knew of the noise, everybody knows now; and the leader learns from this step."""
         assert self._reducer is not None
         assert self.tuner is not None
         noise, numbers = self.tuner.noise, self._numbers
-        told = numbers[NOISE:FIRST_RANK].tolist()
-        noise.load_state_dict(dict(zip(NOISE_FIELDS, told, strict=True)))
+        told = numbers[place.NOISE : place.FIRST_RANK].tolist()
+        noise.load_state_dict(dict(zip(place.NOISE_FIELDS, told, strict=True)))
         if not self._measuring or not self.leader:
             return
-        groups = int(numbers[GROUPS])
+        groups = int(numbers[place.GROUPS])
         if groups >= 2:
-            noise.update(float(numbers[LOCAL_SQR]), self._reducer.mean_sqr(), groups, self._total)
+            noise.update(float(numbers[place.LOCAL_SQR]), self._reducer.mean_sqr(), groups, self._total)
         elif self._previous is not None:
             gradients, batch = self._previous
             noise.update_pair(*self._reducer.compare(gradients), self._total, batch)
@@ -413,7 +407,7 @@ class Job:
         """How long the step took, and each member's part of it."""
         assert self.tuner is not None
         now, plan = time.monotonic(), self._plan
-        compute_s = self._numbers[FIRST_RANK : FIRST_RANK + plan.world].tolist()
+        compute_s = self._numbers[place.FIRST_RANK : place.FIRST_RANK + plan.world].tolist()
         if self._step_at is not None:
             step_s, progress = now - self._step_at, self.progress
             self._usual_s = step_s if self._usual_s == 0.0 else 0.9 * self._usual_s + 0.1 * step_s
@@ -425,12 +419,20 @@ class Job:
         self.tuner.speeds.record(plan.members, [len(part) for part in parts], compute_s)
         self._step_at = now
 
+    def _heed(self) -> None:
+        """What all members agreed on in the last step. Before anybody joins: whoever is new knows nothing of it."""
+        numbers, progress = self._numbers, self.progress
+        if numbers[place.STOP] > 0.0 or (self.world == 1 and self._stopping):
+            self._save_and_exit()
+        if numbers[place.SUSPEND] > 0.0:
+            self._sleep()
+        if numbers[place.MICRO] > 0.0:
+            progress.per_gpu_batch, progress.accumulation = int(numbers[place.MICRO]), int(numbers[place.ACCUMULATION])
+
     def _retune(self) -> None:
-        """Take over what the leader decided a step ago; as the leader, decide anew once in a while."""
+        """As the leader, decide once in a while how the batch should be split from the step after the next on."""
         assert self.tuner is not None
         progress = self.progress
-        if self._numbers[MICRO] > 0.0:
-            progress.per_gpu_batch, progress.accumulation = int(self._numbers[MICRO]), int(self._numbers[ACCUMULATION])
         self._next_split = (0, 0)
         if not self.leader or not self.tuner.adaptive or time.monotonic() - self._tuned_at < RETUNE_S:
             return
@@ -569,18 +571,14 @@ class Job:
         self._phase, self._phase_at = phase, time.monotonic()
 
     def beat(self) -> dict[str, Any]:
-        since_s = time.monotonic() - self._phase_at
+        """Where this worker is, for its agent."""
         return {
             "step": self.progress.step,
             "epoch": self.progress.epoch,
             "phase": self._phase,
-            "since_s": since_s,
+            "since_s": time.monotonic() - self._phase_at,
             "usual_s": self._usual_s,
         }
-
-
-def _nothing(set_to_none: bool = True) -> None:
-    """Instead of `zero_grad`: gradients are views of buckets, and are cleared when a step begins."""
 
 
 def init(

@@ -49,7 +49,7 @@ class Tuner:
 
     def factor(self, total: int, progress: float) -> float:
         """What learning rates are multiplied with."""
-        if total == self.batch.initial:
+        if not self.adaptive or total == self.batch.initial:  # the rest of an epoch is no smaller batch to adapt to
             return 1.0
         return self._rule.factor(total, self.batch.initial, self.gain(total), progress)
 
