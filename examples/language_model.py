@@ -101,6 +101,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=32, help="windows of the text, over all workers")
     parser.add_argument("--max-batch-size", type=int, help="let the batch grow up to this")
+    parser.add_argument("--schedule", default="goodput", help="when it does: goodput, doubling, accordion or fixed")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -115,17 +116,19 @@ def main() -> None:
     model = Transformer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
     model, optimizer = job.wrap(model, optimizer)  # fairlead
-    loader = job.loader(train, args.batch_size, max_batch_size=args.max_batch_size)  # fairlead: instead of DataLoader
+    loader = job.loader(  # fairlead: instead of DataLoader
+        train, args.batch_size, max_batch_size=args.max_batch_size, schedule=args.schedule
+    )
     for _ in job.epochs(args.epochs):  # fairlead: instead of range
-        losses, first = [], job.progress.step
+        losses, batch = [], 0
         for codes, following in loader:
             loss = loss_of(model, codes, following)
             optimizer.zero_grad()
             job.backward(loss)  # fairlead: instead of loss.backward()
             optimizer.step()
             losses.append(loss.item())
+            batch = max(batch, job.step_samples)
         if job.leader:  # fairlead
-            batch = round(len(train) / max(1, job.progress.step - first))
             print(
                 f"epoch {job.epoch}/{args.epochs}  loss {np.mean(losses):.4f}  "
                 f"bits per letter {bits_per_letter(model, held_out):.4f}  workers {job.world}  batch {batch}",

@@ -202,3 +202,30 @@ def test_a_cluster_of_several_types_is_decided_cold_and_warm() -> None:
         assert -1e-9 <= row["gap"] < 0.1
         assert row["jobs_moved"] <= row["jobs"]
     assert rows[0]["jobs_moved"] == rows[1]["jobs_moved"] == 0
+
+
+# -- the noise scale ---------------------------------------------------------------------------------------------------
+
+
+def test_what_measuring_the_noise_costs_is_told_for_one_and_two_workers() -> None:
+    pytest.importorskip("torch", reason="the training library needs torch: pip install fairlead[train]")
+    rows = run("noise_scale.py", "--case", "mlp1m:8", "--rounds", "2")
+    assert [(row["model"], row["workers"], row["batch"], row["tokens"]) for row in rows] == [
+        ("mlp1m", 1, 8, 8),
+        ("mlp1m", 2, 8, 8),
+    ]
+    for row in rows:
+        assert min(row["ddp_cpu_s"], row["ours_cpu_s"]) > 0.0
+        assert set(row["others"]) == {"view", "fixed", "every"}
+        for cost in (row, *row["others"].values()):
+            low, high = cost["interval"]
+            assert -1.0 < low <= cost["overhead"] <= high
+
+
+def test_a_case_that_is_none_is_refused() -> None:
+    pytest.importorskip("torch", reason="the training library needs torch: pip install fairlead[train]")
+    for case in ("tf25m:8", "mlp1m:0", "gpt4:1", "mlp1m"):
+        command = [sys.executable, str(BENCHMARKS / "noise_scale.py"), "--case", case]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode != 0
+        assert f"{case!r}; expected for example mlp1m:64" in " ".join(done.stderr.split())

@@ -14,15 +14,19 @@ from typing import Any
 from fairlead.train.agent import Agent, Patience, Slot, Worker
 
 SCRIPT = Path(__file__).parent / "script.py"
-TIMEOUT_S = 45.0
+#: Generous, as only a test that fails waits for so long.
+TIMEOUT_S = 150.0
 
 
 class Drive:
     """One job under an agent, and what a test does to it."""
 
-    def __init__(self, out: Path, *, patience: Patience | None = None, **options: Any) -> None:
+    def __init__(
+        self, out: Path, *, patience: Patience | None = None, env: dict[str, str] | None = None, **options: Any
+    ) -> None:
         self.out, self.events = out, list[dict[str, Any]]()
-        env = {**os.environ, "OUT": str(out), "OPTIONS": json.dumps({"epochs": 10_000, "pace_s": 0.005, **options})}
+        told = {"epochs": 10_000, "pace_s": 0.005, **options}
+        env = {**os.environ, **(env or {}), "OUT": str(out), "OPTIONS": json.dumps(told)}
         self.agent = Agent(
             [sys.executable, str(SCRIPT)],
             env=env,

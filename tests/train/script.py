@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -26,12 +27,26 @@ class Points:
         return point, 0.3 * point.sum() + torch.sin(point[0])
 
 
+class Flow:
+    """The same, one after the other."""
+
+    def __init__(self, count: int) -> None:
+        self.points = Points(count)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return (self.points[place] for place in range(len(self.points)))
+
+
 def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None = None, **options: object) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dropout = float(str(options.pop("dropout", 0.0)))
     grace_s = float(str(options.pop("grace_s", 10.0)))
     stall_at = options.pop("stall_at", None)
+    data: object = Flow(1000) if "length" in options else Points(1000)
+    name = os.environ.get("FAIRLEAD_WORKER", f"w{os.environ.get('RANK', '0')}")
+    slow, slow_s = options.pop("slow", None), float(str(options.pop("slow_s", 0.0)))
+    forgetful = options.pop("forgetful", False)
     stalled = out / "stalled"
     job = fairlead.train.init(seed=3, checkpoints=out / "checkpoints", save_every_s=0.5, grace_s=grace_s)
     model: torch.nn.Module = torch.nn.Sequential(
@@ -39,12 +54,12 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None
     ).double()
     optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-    model, optimizer = job.wrap(model, optimizer, scheduler=scheduler)
-    loader = job.loader(Points(1000), **{"batch_size": 30, **options})
-    name = os.environ.get("FAIRLEAD_WORKER", f"w{os.environ.get('RANK', '0')}")
+    model, optimizer = job.wrap(model, optimizer, scheduler=None if forgetful else scheduler)
+    loader = job.loader(data, **{"batch_size": 30, **options})
     with (out / f"{name}.jsonl").open("a") as steps:
         for _ in job.epochs(epochs):
             for inputs, targets in loader:
+                time.sleep(slow_s * len(inputs) * (name == slow))
                 loss = ((model(inputs).squeeze(1) - targets) ** 2).mean()
                 optimizer.zero_grad()
                 job.backward(loss)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,11 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[train]'")
 
-from driving import SCRIPT, Drive, rows, slots, trajectory
+from driving import SCRIPT, TIMEOUT_S, Drive, rows, slots, trajectory
 
+from fairlead.core.errors import InvalidSpec
 from fairlead.train.agent import PREEMPTED, Agent, Patience
+from fairlead.train.order import Audit
 
 
 def alone(out: Path, steps: int, **options: Any) -> dict[int, dict[str, Any]]:
@@ -62,6 +68,164 @@ def test_a_job_that_grows_shrinks_and_sleeps_trains_as_if_nothing_had_happened(t
     assert {row["world"] for row in found.values()} == {1, 2, 3, 4}
     assert_same(found, alone(tmp_path / "alone", len(found)))
     assert_every_sample_once(found)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_whatever_happens_every_sample_is_used_once(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resized and killed at random, with samples fetched ahead by processes: an audit of every sample of every step."""
+    audit = tmp_path / "audit"
+    audit.mkdir()
+    monkeypatch.setenv("FAIRLEAD_AUDIT", str(audit))
+    chance = random.Random(seed)
+
+    async def play(drive: Drive) -> None:
+        await drive.settled(2)
+        for _ in range(3):
+            workers = chance.choice([1, 2, 3])
+            drive.agent.resize(slots(workers))
+            if chance.random() < 0.5:
+                drive.kill(chance.randrange(len(drive.agent.members)))
+                await drive.until(lambda: not drive.agent.settled)
+            await drive.settled(workers)
+        epoch = rows(drive.out)[-1]["epoch"]
+        await drive.until(lambda: any(row["epoch"] > epoch for row in rows(drive.out)))
+
+    drive = Drive(tmp_path / "job", workers=seed)
+    assert drive.run(2, play) == PREEMPTED
+    found = trajectory(drive.out)
+    assert_same(found, alone(tmp_path / "alone", len(found)))
+    whole = max(row["epoch"] for row in found.values())
+    assert whole >= 1
+    Audit.merged(audit.iterdir()).check(1000, epochs=range(whole))
+
+
+def test_a_stream_is_read_by_whoever_comes(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(1)
+        for workers in (3, 2):
+            await drive.size(workers)
+
+    options = {"length": 1000}
+    drive = Drive(tmp_path / "job", **options)
+    assert drive.run(1, play) == PREEMPTED
+    found = trajectory(drive.out)
+    assert {row["world"] for row in found.values()} == {1, 2, 3}
+    assert_same(found, alone(tmp_path / "alone", len(found), **options))
+    assert_every_sample_once(found)
+
+
+def test_a_worker_that_straggles_does_less_and_is_replaced_by_one_that_has_joined_before(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(3)
+        await drive.until(lambda: any(event["kind"] == "straggler" for event in drive.events))
+        await drive.until(lambda: any(event["kind"] == "left" for event in drive.events))
+        await drive.settled(3)
+
+    drive = Drive(
+        tmp_path / "job",
+        patience=Patience(grace_s=20.0, straggling_s=1.0),
+        env={"FAIRLEAD_REPORT_S": "0.5"},
+        slow="w3",
+        slow_s=0.005,
+        pace_s=0.0,
+    )
+    assert drive.run(3, play) == PREEMPTED
+    plans = [event["members"] for event in drive.events if event["kind"] == "plan"]
+    assert plans == [["w1", "w2", "w3"], ["w1", "w2", "w4"]]
+    found = trajectory(drive.out)
+    assert {row["world"] for row in found.values()} == {3}
+    assert_same(found, alone(tmp_path / "alone", len(found)))
+
+
+def test_a_worker_that_comes_between_two_epochs_does_what_the_others_do_there(tmp_path: Path) -> None:
+    """An epoch is one step, so that it always does. A scheduler that they step and it does not would show."""
+
+    async def play(drive: Drive) -> None:
+        await drive.settled(1)
+        for workers in (2, 3):
+            await drive.size(workers)
+
+    drive = Drive(tmp_path / "job", batch_size=1000)
+    assert drive.run(1, play) == PREEMPTED
+    found = trajectory(drive.out)
+    assert {row["world"] for row in found.values()} == {1, 2, 3}
+    assert_same(found, alone(tmp_path / "alone", len(found), batch_size=1000))
+
+
+def test_a_scheduler_that_nobody_hands_over_is_found_out(tmp_path: Path) -> None:
+    """Instead of replicas that drift apart."""
+
+    async def play(drive: Drive) -> None:
+        await drive.settled(1)
+        await drive.until(lambda: rows(drive.out)[-1]["epoch"] >= 2)
+        drive.agent.resize(slots(2))
+        assert drive._ended is not None
+        await drive._ended
+
+    drive = Drive(tmp_path / "job", forgetful=True)
+    assert drive.run(1, play) == 1
+    assert "give the scheduler to job.wrap" in drive.told()
+
+
+def test_more_workers_than_samples_in_a_step_are_refused(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(1)
+        with pytest.raises(InvalidSpec, match="3 workers are too many: this job takes at most 2; raise batch_size"):
+            drive.agent.resize(slots(3))
+        await drive.size(2)  # and goes on
+
+    drive = Drive(tmp_path / "job", batch_size=2)
+    assert drive.run(1, play) == PREEMPTED
+    again = Drive(tmp_path / "again", batch_size=1)
+
+    async def wait(drive: Drive) -> None:
+        assert drive._ended is not None
+        await drive._ended
+
+    assert again.run(2, wait) == 1
+    assert "2 workers are too many" in next(event["why"] for event in again.events if event["kind"] == "ended")
+
+
+AGENT = """
+import asyncio, sys
+from pathlib import Path
+from fairlead.train.agent import Agent, Slot
+told = open(sys.argv[2], "a")
+agent = Agent([sys.executable, sys.argv[1]], on_event=lambda event: print(event, file=told, flush=True))
+asyncio.run(agent.run([Slot("n0", 0), Slot("n0", 1)]))
+"""
+
+
+def test_without_their_agent_workers_save_and_stop(tmp_path: Path) -> None:
+    """It was killed, and can end nobody: so nobody is left behind, and nothing is lost."""
+    env = {**os.environ, "OUT": str(tmp_path), "OPTIONS": json.dumps({"epochs": 10_000, "pace_s": 0.005})}
+    agent = subprocess.Popen([sys.executable, "-c", AGENT, str(SCRIPT), str(tmp_path / "events")], env=env)
+    try:
+        wait_until(lambda: len(trajectory(tmp_path)) > 20)
+    finally:
+        agent.kill()
+        agent.wait()
+    wait_until(lambda: not processes_with(f"OUT={tmp_path}"))
+    done = len(trajectory(tmp_path))
+    found = alone(tmp_path, 5)  # goes on from the checkpoint
+    assert len(found) == done + 1
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    late = time.monotonic() + TIMEOUT_S
+    while not true():
+        assert time.monotonic() < late
+        time.sleep(0.05)
+
+
+def processes_with(variable: str) -> list[Path]:
+    """Those that have it in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if variable.encode() in path.read_bytes().split(b"\0"):
+                found.append(path)
+    return found
 
 
 def test_a_killed_worker_costs_less_than_a_second_and_no_progress(tmp_path: Path) -> None:
@@ -186,6 +350,7 @@ def test_a_script_that_fails_ends_the_job_with_its_exit_code(tmp_path: Path) -> 
     drive = Drive(tmp_path / "job", batch_size=0)
     assert drive.run(2, play) == 1
     assert "failed with exit code 1" in next(event["why"] for event in drive.events if event["kind"] == "ended")
+    assert sum(event["kind"] == "started" for event in drive.events) == 2  # nobody is started in vain
     assert "InvalidSpec" in drive.told()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -16,9 +16,10 @@ torch = pytest.importorskip("torch", reason="the training library needs torch: p
 from fairlead.train.noise import (  # noqa: E402  after the skip
     CPU_CHUNK,
     NOISE_SCALE_MAX,
+    Divisor,
     NoiseScale,
     Preconditioner,
-    inner,
+    compared,
     squared_norm,
 )
 
@@ -254,15 +255,15 @@ def brute_force(each: torch.Tensor) -> float:
     return float(((each - mu) ** 2).sum() / SAMPLES / (mu @ mu))
 
 
-def sampled(each: torch.Tensor, factor: torch.Tensor | None) -> float:
+def sampled(each: torch.Tensor, norm: Callable[[torch.Tensor], torch.Tensor]) -> float:
     """The estimate from 600 batches of unequal groups, drawn with replacement."""
     random, noise, sizes = np.random.default_rng(0), NoiseScale(FOREVER), (8, 20, 36, 64)
     for _ in range(600):
         rows = torch.as_tensor(random.integers(0, SAMPLES, sum(sizes)))
         local = 0.0
         for group in rows.split(sizes):
-            local += len(group) / sum(sizes) * float(squared_norm(each[group].mean(dim=0), factor))
-        mean_sqr = float(squared_norm(each[rows].mean(dim=0), factor))
+            local += len(group) / sum(sizes) * float(norm(each[group].mean(dim=0)))
+        mean_sqr = float(norm(each[rows].mean(dim=0)))
         noise.update(local, mean_sqr, groups=len(sizes), batch=sum(sizes))
     return noise_scale(noise)
 
@@ -271,7 +272,7 @@ def test_the_noise_scale_of_a_model_agrees_with_brute_force_within_five_percent(
     task: tuple[torch.nn.Module, torch.Tensor, torch.Tensor],
 ) -> None:
     each = every_gradient(*task)
-    assert sampled(each, factor=None) == pytest.approx(brute_force(each), rel=0.05)
+    assert sampled(each, squared_norm) == pytest.approx(brute_force(each), rel=0.05)
 
 
 def test_the_noise_scale_under_adam_agrees_with_brute_force_within_five_percent(
@@ -286,8 +287,13 @@ def test_the_noise_scale_under_adam_agrees_with_brute_force_within_five_percent(
     each = every_gradient(*task)
     plain, exact = brute_force(each), brute_force(each * by_hand)
     assert abs(exact / plain - 1) > 0.3, "the test would not see a forgotten preconditioner"
-    factor = Preconditioner(optimizer).flat(list(model.parameters()))
-    assert sampled(each, factor=factor) == pytest.approx(exact, rel=0.05)
+    parameters, preconditioner = list(model.parameters()), Preconditioner(optimizer)
+
+    def norm(flat: torch.Tensor) -> torch.Tensor:
+        parts = flat.split([parameter.numel() for parameter in parameters])
+        return sum(squared_norm(part, preconditioner.divisor(p)) for part, p in zip(parts, parameters, strict=True))
+
+    assert sampled(each, norm) == pytest.approx(exact, rel=0.05)
 
 
 # -- the preconditioner ----------------------------------------------------------------------------------------------
@@ -298,6 +304,15 @@ def adam_factor(
 ) -> torch.Tensor:
     state = optimizer.state[parameter]
     return 1.0 / ((state[v] / (1.0 - beta ** float(state["step"]))).sqrt() + eps)
+
+
+def factors(preconditioner: Preconditioner, *parameters: torch.Tensor) -> torch.Tensor:
+    """What each element is multiplied with, one parameter after the other: as many norms as there are elements."""
+    found = []
+    for parameter in parameters:
+        divisor = preconditioner.divisor(parameter)
+        found += [squared_norm(one, divisor).sqrt() for one in torch.eye(parameter.numel())]
+    return torch.stack(found).float()
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW"])
@@ -312,10 +327,8 @@ def test_every_parameter_group_has_its_own_factor(kind: str, amsgrad: bool) -> N
         optimizer.step()
     preconditioner, v = Preconditioner(optimizer), "max_exp_avg_sq" if amsgrad else "exp_avg_sq"
     expected = adam_factor(optimizer, one, 0.95, 1e-8, v), adam_factor(optimizer, two, 0.999, 0.1, v)
-    torch.testing.assert_close((preconditioner.factor(one), preconditioner.factor(two)), expected)
-    out = torch.empty(10)
-    assert preconditioner.flat([two, one], out=out) is out
-    torch.testing.assert_close(out, torch.cat([expected[1], expected[0].reshape(-1)]))
+    found = factors(preconditioner, two, one)
+    torch.testing.assert_close(found, torch.cat([expected[1], expected[0].reshape(-1)]))
 
 
 def test_the_gradient_times_the_factor_is_the_first_step_that_adam_took() -> None:
@@ -324,9 +337,7 @@ def test_the_gradient_times_the_factor_is_the_first_step_that_adam_took() -> Non
     optimizer = torch.optim.Adam([parameter], lr=1.0)
     parameter.grad = torch.tensor([2.0, -0.5, 3.0])
     optimizer.step()
-    factor = Preconditioner(optimizer).factor(parameter)
-    assert factor is not None
-    torch.testing.assert_close(parameter.grad * factor, -parameter.detach())
+    torch.testing.assert_close(parameter.grad * factors(Preconditioner(optimizer), parameter), -parameter.detach())
 
 
 def test_a_loaded_state_and_a_group_that_was_added_are_seen() -> None:
@@ -335,23 +346,22 @@ def test_a_loaded_state_and_a_group_that_was_added_are_seen() -> None:
     preconditioner = Preconditioner(optimizer)
     one.grad = two.grad = torch.full((2,), 0.5)
     optimizer.step()
-    torch.testing.assert_close(preconditioner.factor(one), torch.full((2,), 2.0))
+    torch.testing.assert_close(factors(preconditioner, one), torch.full((2,), 2.0))
     state = optimizer.state_dict()
     state["param_groups"][0]["eps"] = 0.5
     optimizer.load_state_dict(state)
     optimizer.add_param_group({"params": [two], "eps": 1.5})
     optimizer.step()
-    torch.testing.assert_close(preconditioner.flat([one, two]), torch.tensor([1.0, 1.0, 0.5, 0.5]))
+    torch.testing.assert_close(factors(preconditioner, one, two), torch.tensor([1.0, 1.0, 0.5, 0.5]))
 
 
-def test_there_is_no_factor_before_the_first_step_or_for_other_optimisers() -> None:
+def test_nothing_is_divided_before_the_first_step_or_for_other_optimisers() -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
     adam, sgd = torch.optim.Adam([parameter]), torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
-    assert Preconditioner(adam).factor(parameter) is None
+    assert Preconditioner(adam).divisor(parameter) is None
     parameter.grad = torch.ones(3)
     sgd.step()
-    assert Preconditioner(sgd).factor(parameter) is None
-    assert Preconditioner(sgd).flat([parameter]) is None
+    assert Preconditioner(sgd).divisor(parameter) is None
 
 
 def test_what_never_had_a_gradient_is_left_out() -> None:
@@ -359,8 +369,8 @@ def test_what_never_had_a_gradient_is_left_out() -> None:
     optimizer = torch.optim.Adam([used, unused])
     used.grad = torch.tensor([0.5, 0.0])
     optimizer.step()
-    flat = Preconditioner(optimizer).flat([used, unused])
-    torch.testing.assert_close(flat, torch.tensor([2.0, 0.0, 0.0, 0.0]))
+    found = factors(Preconditioner(optimizer), used, unused)
+    torch.testing.assert_close(found, torch.tensor([2.0, 0.0, 0.0, 0.0]))
 
 
 # -- kernels ---------------------------------------------------------------------------------------------------------
@@ -370,13 +380,17 @@ def test_what_never_had_a_gradient_is_left_out() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_sums_of_squares_have_64_bits_whatever_the_gradient_has(length: int, dtype: torch.dtype) -> None:
     random = torch.Generator().manual_seed(0)
-    g, h, scale = (torch.randn(length, generator=random).to(dtype) for _ in range(3))
-    scale = scale.float()
+    g, h, v = (torch.randn(length, generator=random).to(dtype) for _ in range(3))
+    v = v.abs()
+    a, b, root = g.double(), h.double(), v.double().sqrt() + 0.5
+    divisor = Divisor(v, shift=0.5, correction=0.25)  # elements are divided by root and multiplied with sqrt(0.25)
     for found, exact in (
-        (squared_norm(g), g.double() @ g.double()),
-        (squared_norm(g, scale), ((g.double() * scale) ** 2).sum()),
-        (inner(g, h), g.double() @ h.double()),
-        (inner(g, h, scale), ((g.double() * scale) * (h.double() * scale)).sum()),
+        (squared_norm(g), a @ a),
+        (squared_norm(g, divisor), 0.25 * ((a / root) ** 2).sum()),
+        (compared(g, h)[0], ((a - b) ** 2).sum()),
+        (compared(g, h)[1], a @ b),
+        (compared(g, h, divisor)[0], 0.25 * (((a - b) / root) ** 2).sum()),
+        (compared(g, h, divisor)[1], 0.25 * (a * b / root**2).sum()),
     ):
         assert found.shape == ()
         assert found.dtype == torch.float64

@@ -42,7 +42,8 @@ def test_rescales_aborted_steps_and_resumes_use_every_sample_exactly_once(
         if fate == "abort":
             continue
         for rank, samples in enumerate(taken):
-            audit.record(cursor.epoch, number, rank, samples)
+            audit.took(cursor.epoch, number, "everybody", rank, samples)
+        audit.committed(number, "everybody", number)
         cursor = cursor.advanced(len(ids), length)
     audit.check(length, epochs=range(cursor.epoch))
     assert cursor.epoch >= 1
@@ -160,16 +161,20 @@ def test_the_cursor_enters_the_next_epoch_at_the_end() -> None:
 
 def test_an_audit_names_what_is_missing_and_repeated(tmp_path: Path) -> None:
     audits = [Audit(tmp_path / "0"), Audit(tmp_path / "1")]
-    audits[0].record(0, 5, 0, [0, 1])
-    audits[1].record(0, 5, 1, [1, 3])
+    audits[0].took(0, 5, "a", 0, [0, 1])
+    audits[1].took(0, 5, "a", 1, [1, 3])
+    audits[0].took(0, 5, "b", 0, [0, 1, 2, 3])  # was begun again, but not committed
+    audits[1].committed(5, "a", 1.0)
     merged = Audit.merged([tmp_path / "0", tmp_path / "1"])
-    assert merged.records == [(0, 5, 0, [0, 1]), (0, 5, 1, [1, 3])]
+    assert merged.used == {0: [(0, 5, 0), (1, 5, 0), (1, 5, 1), (3, 5, 1)]}
     with pytest.raises(AssertionError, match=r"missing \[2\]; .* \{1: \[\(5, 0\), \(5, 1\)\]\}; unknown \[\]"):
         merged.check(4)
     with pytest.raises(AssertionError, match=r"unknown \[3\]"):
         merged.check(3)
     with pytest.raises(AssertionError, match=r"epoch 1 .* missing \[0, 1\]"):
         merged.check(2, epochs=[1])
+    merged.committed(5, "b", 2.0)  # who had committed it before was lost
+    merged.check(4)
 
 
 class Resumable:

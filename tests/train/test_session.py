@@ -172,11 +172,62 @@ def test_things_in_the_wrong_order_are_refused_with_the_right_one() -> None:
         job.wrap(model, optimizer)
 
 
-@pytest.mark.parametrize(("data", "message"), [(Points(0), "empty"), (iter([1, 2]), "__getitem__")])
-def test_data_that_cannot_be_used_is_refused(data: Any, message: str) -> None:
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (Points(0), {}, "empty"),
+        (7, {}, "int; expected one with __getitem__"),
+        (iter([1, 2]), {}, "length is None; state how many samples"),
+        (iter([1, 2]), {"length": 2, "workers": 1}, "workers is 1, but a list_iterator can only be iterated"),
+        (Points(10), {"length": 5}, "length is for iterables"),
+        (Points(10), {"workers": -1}, "workers is -1"),
+        (torch.utils.data.DataLoader([1, 2]), {}, "give its data set"),  # type: ignore[arg-type]
+    ],
+)
+def test_data_that_cannot_be_used_is_refused(data: Any, options: dict[str, Any], message: str) -> None:
     job, _, _ = wrapped()
     with pytest.raises(InvalidSpec, match=message):
-        job.loader(data, 2)
+        job.loader(data, 2, **options)
+
+
+def with_sparse_words() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True), torch.nn.Linear(2, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def with_strangers() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = make_model()
+    return model, torch.optim.SGD([*model.parameters(), *make_model().parameters()], lr=1.0)
+
+
+def with_history() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = make_model()
+    return model, torch.optim.LBFGS(model.parameters())
+
+
+def already_parallel() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = make_model()
+    return torch.nn.DataParallel(model), torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def with_statistics_of_all() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.SyncBatchNorm(4))
+    return model, torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (with_sparse_words, "0 has sparse gradients"),
+        (with_strangers, "parameter group 0 .* not the model's"),
+        (with_history, "LBFGS"),
+        (already_parallel, r"DataParallel; .* model\.module"),
+        (with_statistics_of_all, "1 is a SyncBatchNorm"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_with_what_to_do(make: Any, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        fairlead.train.init().wrap(*make())
 
 
 def test_a_parameter_without_a_gradient_is_named() -> None:

@@ -19,6 +19,7 @@ VERBS = {
     "reproduce": ("fairlead.cli.reproduce", "Rerun a paper's experiment next to its published figures."),
     "explain": ("fairlead.cli.explain", "Explain one decision of a replay in numbers."),
     "trace": ("fairlead.cli.trace", "Describe, convert, sample and generate traces."),
+    "train": ("fairlead.cli.train", "Run an elastic training job on this machine."),
     "policies": ("fairlead.cli.policies", "List the policies and their options."),
 }
 

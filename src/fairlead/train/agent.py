@@ -14,6 +14,7 @@ import enum
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,14 @@ from fairlead.train.wire import ADDRESS, NAME, TOKEN, Message, decode, encode
 
 #: The exit code of a job that was stopped and should be queued again: 128 + SIGTERM.
 PREEMPTED = 143
+
+
+def too_many(workers: int, most: int) -> str:
+    """For more workers than can have a part in a step."""
+    return (
+        f"{workers} workers are too many: this job takes at most {most}; raise batch_size, max_batch_size or "
+        "virtual_shards of job.loader, or lower the least of per_gpu"
+    )
 
 
 class Slot(NamedTuple):
@@ -60,6 +69,8 @@ class Patience:
     silent_s: float = 10.0
     #: In one step, while all others wait for it; or ten times what a step usually takes, if that is longer.
     hung_s: float = 20.0
+    #: Behind the others, until a new process is tried in its place; infinity for never.
+    straggling_s: float = 60.0
 
 
 @dataclass(eq=False)
@@ -74,6 +85,10 @@ class Worker:
     heard_at: float = field(default_factory=time.monotonic)
     #: What it last said of itself.
     beat: Message = field(default_factory=dict)
+    #: Since when the others have been waiting for it.
+    straggles_since: float | None = None
+    #: It trains until another process has taken its place.
+    replaced: bool = False
 
     def tell(self, line: bytes) -> None:
         if self.writer is not None and not self.writer.is_closing():
@@ -93,15 +108,18 @@ class Agent:
         command: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
+        devices: Sequence[str] | None = None,
         logs: Path | None = None,
         max_restarts: int = 3,
         patience: Patience | None = None,
         on_event: Callable[[Message], None] | None = None,
     ) -> None:
+        """`devices` are what a worker on GPU 0, 1, ... is told to see, as in CUDA_VISIBLE_DEVICES."""
         if not command:
             raise InvalidSpec("there is no command to run; expected for example: python train.py")
         self._command = list(command)
         self._env = dict(os.environ if env is None else env)
+        self._devices = devices
         self._logs = logs
         self._restarts_left = max_restarts
         self._patience = patience or Patience()
@@ -110,12 +128,18 @@ class Agent:
         self._address = ""
         self._wanted: list[Slot] = []
         self._workers: dict[str, Worker] = {}
+        #: Slots for which a process is being made.
+        self._starting: set[Slot] = set()
         self._started = 0
         self._generation = 0
         self._members: list[str] = []
         self._joined: set[str] = set()
         self._stopping = False
         self._finished = False
+        #: How many workers the job can use; known when the first has booted.
+        self._most = sys.maxsize
+        #: Slots on which a new process was no faster.
+        self._slow: set[Slot] = set()
         self._ended: asyncio.Future[int] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -144,8 +168,11 @@ class Agent:
             self.resize(slots)
             return await self._ended
         finally:
+            self._stopping = True
             watch.cancel()
             server.close()
+            while self._starting:  # or they would be left behind
+                await asyncio.sleep(0.01)
             workers = list(self._workers.values())
             for worker in workers:
                 worker.kill()
@@ -159,6 +186,11 @@ class Agent:
             raise InvalidSpec("a job needs at least one slot; to take all of them away, suspend or stop it")
         if len(set(slots)) < len(slots):
             raise InvalidSpec(f"a slot is given twice in {', '.join(f'{node}[{gpu}]' for node, gpu in slots)}")
+        if len(slots) > self._most:
+            raise InvalidSpec(too_many(len(slots), self._most))
+        highest = max(slot.gpu for slot in slots)
+        if self._devices is not None and highest >= len(self._devices):
+            raise InvalidSpec(f"a worker should run on GPU {highest}, but there are {len(self._devices)}, from 0 on")
         self._wanted = list(slots)
         self._settle()
 
@@ -186,16 +218,22 @@ class Agent:
 
     def _fill(self) -> None:
         """A worker for every slot that has none."""
-        taken = {worker.slot for worker in self._workers.values() if worker.stage in PRESENT}
+        taken = {worker.slot for worker in self._staying()} | self._starting
         for slot in self._wanted:
             if slot not in taken:
                 self._started += 1
+                self._starting.add(slot)
                 self._background(self._start(f"w{self._started}", slot))
-                taken.add(slot)
+
+    def _staying(self) -> list[Worker]:
+        """Those that have a place in the next generation."""
+        return [worker for worker in self._workers.values() if worker.stage in PRESENT and not worker.replaced]
 
     async def _start(self, name: str, slot: Slot) -> None:
+        devices = {} if self._devices is None else {"CUDA_VISIBLE_DEVICES": self._devices[slot.gpu]}
         env = {
             **self._env,
+            **devices,
             ADDRESS: self._address,
             NAME: name,
             TOKEN: self._token,
@@ -210,6 +248,8 @@ class Agent:
             except OSError as error:
                 self._end(127, f"cannot run {self._command[0]}: {error.strerror}")
                 return
+            finally:
+                self._starting.discard(slot)
         worker = self._workers[name] = Worker(name, slot, process)
         self._event("started", worker=name, pid=process.pid, node=slot.node, gpu=slot.gpu)
         code = await process.wait()
@@ -229,7 +269,7 @@ class Agent:
         if self._stopping or self._finished or self._joined != set(self._members):
             return
         self._fill()  # not before: booting takes what those need who find together again
-        by_slot = {worker.slot: worker for worker in self._workers.values() if worker.stage in PRESENT}
+        by_slot = {worker.slot: worker for worker in self._staying()}
         wanted = [by_slot[slot] for slot in self._wanted if slot in by_slot]
         if len(wanted) < len(self._wanted) or any(worker.stage is Stage.BOOTING for worker in wanted):
             return
@@ -261,8 +301,13 @@ class Agent:
             if not self._workers:
                 self._end(0 if self._finished else PREEMPTED)
             return
-        if worker.stage is Stage.LEFT:
+        if worker.stage is Stage.LEFT or (worker.stage is Stage.LEAVING and code == 0):
             self._settle()
+            return
+        if code == 0:  # its script has ended, and so will that of the others
+            self._finish()
+            if not self._workers:
+                self._end(0)
             return
         if code > 0 and code != PREEMPTED:  # its own error: the others will make it too
             self._end(code, f"worker {worker.name} failed with exit code {code}")
@@ -294,7 +339,7 @@ class Agent:
         writer.close()
 
     async def _greet(self, message: Message, writer: asyncio.StreamWriter) -> Worker | None:
-        if message.get("token") != self._token:
+        if not secrets.compare_digest(str(message.pop("token", "")), self._token):
             return None
         while (worker := self._workers.get(message["worker"])) is None:
             await asyncio.sleep(0.01)  # its process has not been noted yet
@@ -308,9 +353,7 @@ class Agent:
         if kind == "beat":
             worker.beat = message
         elif kind == "ready":
-            worker.stage = Stage.READY
-            self._event("ready", worker=worker.name)
-            self._settle()
+            self._booted(worker, message["most"])
         elif kind == "store":
             for name in self._members:
                 if name != worker.name and name in self._workers:
@@ -326,8 +369,17 @@ class Agent:
             self._event(**message)
             if kind == "left":
                 worker.stage = Stage.LEFT
+            elif kind == "report":
+                self._look_after(message["stragglers"])
             elif kind == "stuck" and message["generation"] == self._generation:
                 self._publish(list(self._members), lost=[worker.name])  # nobody is, but it did not come about
+
+    def _booted(self, worker: Worker, most: int) -> None:
+        worker.stage, self._most = Stage.READY, most
+        self._event("ready", worker=worker.name, most=most)
+        if len(self._wanted) > most:
+            self._end(1, too_many(len(self._wanted), most))
+        self._settle()
 
     def _finish(self) -> None:
         """Training is over: whoever has not joined yet comes too late."""
@@ -359,6 +411,22 @@ class Agent:
                     self._event("hung", worker=worker.name, silent_s=silent_s, beat=worker.beat)
                     worker.kill()
 
+    def _look_after(self, stragglers: Sequence[str]) -> None:
+        """Whoever has been too slow for too long gets a successor, which joins before it leaves. If that is no faster,
+        then it is the slot that is slow, and only a scheduler has another one."""
+        now = time.monotonic()
+        for worker in list(self._workers.values()):
+            if worker.name not in stragglers:
+                worker.straggles_since = None
+                continue
+            worker.straggles_since = worker.straggles_since or now
+            lasting = now - worker.straggles_since >= self._patience.straggling_s
+            if lasting and not worker.replaced and worker.slot not in self._slow:
+                self._slow.add(worker.slot)
+                worker.replaced = True
+                self._event("straggler", worker=worker.name, node=worker.slot.node, gpu=worker.slot.gpu)
+                self._settle()
+
     async def _kill_late(self) -> None:
         await asyncio.sleep(self._patience.grace_s)
         for worker in self._workers.values():
@@ -368,6 +436,7 @@ class Agent:
         if self._ended is not None and not self._ended.done():
             self._event("ended", code=code, why=why)
             self._ended.set_result(code)
+            self._stopping = True  # nobody is started any more
 
     def _event(self, kind: str, **fields: object) -> None:
         if self._on_event is not None:

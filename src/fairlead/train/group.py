@@ -1,13 +1,16 @@
-"""The workers of one generation, connected: a gloo or NCCL process group that is nobody's default group.
+"""The workers of one generation, connected: process groups that are nobody's default group.
 
 Every generation has a store of its own, at its leader's, so that nothing stale is ever found. To build a group takes
-milliseconds, and is done by a thread while the training goes on.
+milliseconds, and is done by a thread while the training goes on. Gloo carries what is in main memory, and NCCL what is
+on GPUs. NCCL connects when it is first used: two of its groups that are busy at the same time may wait for each other.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +27,11 @@ dist: Any = torch.distributed
 #: Until everybody is there, and until a collective has failed; whoever dies is noticed by its closed connections.
 BUILD_S, COLLECTIVE_S = 60.0, 1800.0
 
-#: How often whoever waits in a collective looks whether the agent has given the generation up.
-LOOK_UP_S = 0.1
+#: How often whoever waits looks whether the agent has given the generation up, and whether a GPU is done.
+LOOK_UP_S, POLL_S = 0.1, 1e-4
+
+#: `gloo` in this variable: also for gradients on GPUs, where NCCL does not work.
+BACKEND = "FAIRLEAD_BACKEND"
 
 
 class Broken(Exception):
@@ -40,6 +46,9 @@ class Group:
         #: For handing the state to new members, if it was made ready.
         self.memory: Memory | None = None
         self._backend, self._link = backend, link
+        #: For gradients on GPUs, made when there are some.
+        self._store: Any = None
+        self._nccl: Any = None
 
     @staticmethod
     def build(plan: Plan, link: Link) -> Group:
@@ -52,14 +61,26 @@ class Group:
             backend = dist.ProcessGroupGloo(store, rank, plan.world, timedelta(seconds=COLLECTIVE_S))
         except (RuntimeError, ValueError) as error:
             raise Broken(f"generation {plan.generation} cannot be built: {error}") from error
-        return Group(plan, rank, backend, link)
+        group = Group(plan, rank, backend, link)
+        group._store = store
+        return group
+
+    def _for(self, tensor: torch.Tensor) -> Any:
+        """What carries a tensor."""
+        if not tensor.is_cuda or not dist.is_nccl_available() or os.environ.get(BACKEND) == "gloo":
+            return self._backend
+        if self._nccl is None:
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = timedelta(seconds=COLLECTIVE_S)
+            self._nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", self._store), self.rank, self.world, options)
+        return self._nccl
 
     def start_sum(self, tensor: torch.Tensor) -> Any:
         """Add up in place over all members, in the background; `finish` waits for it."""
         if self._backend is None:
             return None
         try:
-            return self._backend.allreduce([tensor], dist.AllreduceOptions())
+            return self._for(tensor).allreduce([tensor], dist.AllreduceOptions())
         except RuntimeError as error:
             raise Broken(str(error)) from error
 
@@ -68,9 +89,8 @@ class Group:
         for another one, which has given up already, would hear nothing."""
         if work is None:
             return
-        done = threading.Event()
-        work.get_future().add_done_callback(lambda _: done.set())
-        while not done.wait(LOOK_UP_S):
+        done = _on_gpu(work) if self._nccl is not None else _in_memory(work)
+        while not done(LOOK_UP_S):
             newer = self._link.plan if self._link is not None else None
             if newer is not None and newer.broken and newer.generation > self.plan.generation:
                 raise Broken(f"generation {self.plan.generation} is over")
@@ -96,7 +116,7 @@ class Group:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         try:
-            work = self._backend.broadcast([tensor], options)
+            work = self._for(tensor).broadcast([tensor], options)
         except RuntimeError as error:
             raise Broken(str(error)) from error
         self.finish(work)
@@ -104,8 +124,36 @@ class Group:
     def retire(self) -> None:
         """Close it in the background. That takes tens of milliseconds, or for ever if an operation still waits for
         somebody who is gone; so nobody may wait for it, and this must not be the last one to hold it."""
-        holder, self._backend = [self._backend], None
-        threading.Thread(target=holder.clear, name="fairlead-retire", daemon=True).start()
+        holder, nccl = [self._backend, self._store], self._nccl
+        self._backend = self._store = self._nccl = None
+
+        def close() -> None:
+            if nccl is not None:
+                nccl.abort()  # or a kernel that waits for somebody who is gone would occupy the GPU for ever
+            holder.clear()
+
+        threading.Thread(target=close, name="fairlead-retire", daemon=True).start()
+
+
+def _in_memory(work: Any) -> Callable[[float], bool]:
+    """Waits for so long, and says whether it is done."""
+    done = threading.Event()
+    work.get_future().add_done_callback(lambda _: done.set())
+    return done.wait
+
+
+def _on_gpu(work: Any) -> Callable[[float], bool]:
+    """The same where a future is done when the work has begun."""
+
+    def done(timeout_s: float) -> bool:
+        late = time.monotonic() + timeout_s
+        while not work.is_completed():
+            if time.monotonic() > late:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    return done
 
 
 class Building:

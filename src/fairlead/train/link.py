@@ -1,7 +1,7 @@
 """A worker's line to its agent: a thread hears what is said, and the training loop looks when it has time.
 
-Without an agent (`python train.py`, or under torchrun) there is nobody to hear, and `Link` is a `Silence`. A lost agent
-is no reason to stop: what would be said is dropped, and the generation goes on as it is.
+Without an agent (`python train.py`, or under torchrun) there is nobody to hear, and `Link` is a `Silence`. If the agent
+is gone, nobody says who trains together after the next death, and nobody would end us: so we save and stop.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 from fairlead.train.wire import ADDRESS, NAME, TOKEN, Message, encode, messages
 
-#: Seconds between two signs of life.
-BEAT_S = 1.0
+#: Seconds between two signs of life, and to save and stop if the agent is gone.
+BEAT_S, LOST_S = 1.0, 30.0
 
 
 class Plan(NamedTuple):
@@ -143,6 +143,7 @@ class AgentLink:
                 with self._heard:
                     self._hear(message)
                     self._heard.notify_all()
+        self.on_stop(LOST_S)
 
     def _hear(self, message: Message) -> None:
         kind = message["kind"]

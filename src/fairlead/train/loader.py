@@ -9,19 +9,23 @@ as on ten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch.utils.data import default_collate
 
-from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Batch
-from fairlead.train.order import Order, deal, micro_batches, shards, split
+from fairlead.train.order import Audit, deal, micro_batches, shards, split
 from fairlead.train.progress import Micro
 from fairlead.train.session import Job
+from fairlead.train.source import Source
+
+#: A directory: for tests, in which everybody notes which samples each step used.
+AUDIT = "FAIRLEAD_AUDIT"
 
 
 class Share(NamedTuple):
@@ -29,31 +33,18 @@ class Share(NamedTuple):
 
     positions: range
     shard: int | None = None
+    #: 0 for samples that somebody else uses.
+    weight: float = 1.0
 
 
 class Loader:
     """Iterate over it once in every epoch of `job.epochs`."""
 
-    def __init__(
-        self,
-        job: Job,
-        dataset: Any,
-        batch: Batch,
-        *,
-        virtual_shards: int | None = None,
-        shuffle: bool = True,
-        collate: Callable[[list[Any]], Any] | None = None,
-    ) -> None:
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            raise InvalidSpec(
-                f"job.loader: the data set is a {type(dataset).__name__}; expected one with __getitem__ and __len__"
-            )
-        if len(dataset) == 0:
-            raise InvalidSpec("job.loader: the data set is empty")
+    def __init__(self, job: Job, batch: Batch, *, virtual_shards: int | None = None) -> None:
         self.batch = batch
-        self._job, self._dataset, self._collate = job, dataset, collate or default_collate
-        self._shards = virtual_shards
-        self._order = Order(len(dataset), job.seed, shuffle=shuffle)
+        self.source: Source  # which asks `forecast` what to fetch ahead
+        self._job, self._shards = job, virtual_shards
+        self._audit = Audit(Path(os.environ[AUDIT]) / f"{job.name}-{os.getpid()}") if AUDIT in os.environ else None
 
     @property
     def _adaptive(self) -> bool:
@@ -61,13 +52,15 @@ class Loader:
 
     def __len__(self) -> int:
         """Steps of an epoch at the initial batch."""
-        return -(-len(self._dataset) // self.batch.initial)
+        return -(-self.source.length // self.batch.initial)
 
     def __iter__(self) -> Iterator[Any]:
         job = self._job
         if not job.joined:
             yield from self._rehearse()
             job.boundary()
+            if job.progress.position == 0:
+                return  # the others have just ended an epoch: what they do between two, we do too
         epoch = job.progress.epoch
         while job.progress.epoch == epoch and not job.finished:
             yield from self._step()
@@ -75,48 +68,71 @@ class Loader:
 
     def _step(self) -> Iterator[Any]:
         """One update, unless somebody is lost in the middle of it."""
-        job, start = self._job, self._job.progress.position
-        total = min(self._total(), len(self._dataset) - start)
+        job, epoch, start = self._job, self._job.progress.epoch, self._job.progress.position
+        total = self.source.available(epoch, start, self._total())
+        if total == 0:
+            job.end_epoch()
+            return
         mine = self._shares(total)
-        weight = 1.0
-        if not mine:
-            mine, weight = [Share(range(1))], 0.0
         try:
             for place, share in enumerate(mine):
-                ids = self._order.ids(job.progress.epoch, start + share.positions.start, start + share.positions.stop)
-                last = place == len(mine) - 1
-                micro = Micro(len(ids), weight=weight * len(ids) / total, last=last)
+                samples = len(share.positions)
+                weight = share.weight * samples / total
                 if share.shard is not None:
                     torch.manual_seed(hash((job.seed, job.progress.step, share.shard)) & (1 << 63) - 1)
-                job.begin(micro, first=place == 0, total=total)
-                yield self._fetch(ids)
+                job.begin(Micro(samples, weight=weight, last=place == len(mine) - 1), first=place == 0, total=total)
+                ids, batch = self.source.fetch(epoch, _from(start, share.positions))
+                if self._audit is not None and share.weight > 0.0:
+                    self._audit.took(epoch, job.progress.step, job.generation, job.rank, ids)
+                yield batch
                 if job.void:
                     return
         finally:
             if job.reduced:  # also if the loop was left by a break
+                if self._audit is not None:
+                    self._audit.committed(job.progress.step, job.generation, time.time())
+                self.source.used(start + total)
                 job.commit()
 
     def _rehearse(self) -> Iterator[Any]:
         """One pass through the loop for a worker that comes late: what it learns is overwritten, but it is warm."""
-        size = min(self.batch.initial, self.batch.max_per_gpu or self.batch.initial, len(self._dataset))
+        size = self.source.available(0, 0, min(self.batch.initial, self.batch.max_per_gpu or self.batch.initial))
         self._job.begin(Micro(size, weight=1.0, last=True, rehearsal=True), first=True, total=size)
-        yield self._fetch(self._order.ids(0, 0, size))
+        yield self.source.fetch(0, range(size))[1]
+
+    def forecast(self) -> Iterator[tuple[int, range]]:
+        """What this worker takes from the present step on, if nothing changes."""
+        progress, wanted, length = self._job.progress, self._total(), self.source.length
+        first = progress.position
+        for epoch in itertools.count(progress.epoch):
+            for start in range(first, length, wanted):
+                for share in self._shares(min(wanted, length - start)):
+                    yield epoch, _from(start, share.positions)
+            first = 0
 
     def _total(self) -> int:
         """Samples of a whole step."""
         job = self._job
-        if not self._adaptive:
+        if not self._adaptive or not job.joined:
             return self.batch.initial
         return job.world * job.progress.per_gpu_batch * (job.progress.accumulation + 1)
 
     def _shares(self, total: int) -> list[Share]:
+        """This worker's; at least one, even if it counts nothing."""
         job = self._job
+        if not job.joined:
+            return [Share(range(min(total, self.batch.max_per_gpu or total)))]
         if self._shards is not None:
             every = shards(total, self._shards)
-            return [Share(every[shard], shard) for shard in deal(self._shards, job.world)[job.rank] if every[shard]]
-        mine = split(total, job.shares)[job.rank]
-        largest = job.progress.per_gpu_batch if self._adaptive else self.batch.max_per_gpu or total
-        return [Share(part) for part in micro_batches(mine, max(1, largest))]
+            mine = [Share(every[shard], shard) for shard in deal(self._shards, job.world)[job.rank] if every[shard]]
+        else:
+            part = split(total, job.shares)[job.rank]
+            # In as many micro-batches as were decided on, also if it is more than an equal share.
+            fitting = -(-len(part) // (job.progress.accumulation + 1)) if self._adaptive else total
+            largest = min(fitting, self.batch.max_per_gpu or total)
+            mine = [Share(positions) for positions in micro_batches(part, max(1, largest))]
+        return mine or [Share(range(1), weight=0.0)]
 
-    def _fetch(self, ids: NDArray[np.int64]) -> Any:
-        return self._collate([self._dataset[place] for place in ids.tolist()])
+
+def _from(start: int, positions: range) -> range:
+    return range(start + positions.start, start + positions.stop)

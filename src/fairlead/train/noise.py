@@ -19,9 +19,9 @@ With an optimiser that divides the gradient by its own scale, the noise that cou
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,9 +35,9 @@ NOISE_SCALE_MAX = 1e12
 HORIZON_STEPS = 1000.0
 
 #: Elements that are summed in their own precision; the sum of these sums has 64 bits. On a CPU a chunk stays in the
-#: cache, and `dot` adds up in a row: over 26 million 32-bit floats at once it is wrong by 1e-3, in chunks by 1e-7. A
+#: cache, and `dot` adds up in a row: over 26 million 32-bit floats at once it is wrong by 1e-3, in chunks by 4e-7. A
 #: GPU adds up in a tree, and pays for every launch.
-CPU_CHUNK, GPU_CHUNK = 1 << 16, 1 << 24
+CPU_CHUNK, GPU_CHUNK = 1 << 17, 1 << 24
 
 
 @dataclass(slots=True)
@@ -138,35 +138,62 @@ class NoiseScale:
 # -- over tensors ----------------------------------------------------------------------------------------------------
 
 
-def squared_norm(flat: Tensor, scale: Tensor | None = None) -> Tensor:
-    """sum (g scale)^2 over a tensor of one dimension, as 64-bit float on its device."""
-    return inner(flat, flat, scale)
+class Divisor(NamedTuple):
+    """By what Adam divides a parameter's gradient: sqrt(v / c) + eps, which is (sqrt(v) + eps sqrt(c)) / sqrt(c).
+
+    Sums of squares are multiplied with c in the end, rather than every element with its root.
+    """
+
+    #: Of one dimension.
+    v: Tensor
+    #: eps sqrt(c) and c. Tensors where the optimiser counts its steps on a GPU: to read them would wait for the GPU.
+    shift: float | Tensor
+    correction: float | Tensor
 
 
-def inner(flat: Tensor, other: Tensor, scale: Tensor | None = None) -> Tensor:
-    """sum (g scale) (g' scale): what `update_pair` needs of this step's gradient and the last one's."""
-    size = CPU_CHUNK if flat.device.type == "cpu" else GPU_CHUNK
-    total = torch.zeros((), dtype=torch.float64, device=flat.device)
-    for start in range(0, len(flat), size):
-        here = slice(start, start + size)
-        factor = None if scale is None else scale[here]
-        mine = _scaled(flat[here], factor)
-        total += torch.dot(mine, mine if other is flat else _scaled(other[here], factor))
-    return total
+def squared_norm(flat: Tensor, divisor: Divisor | None = None) -> Tensor:
+    """|g|^2 of a tensor of one dimension, divided as by Adam, as 64-bit float on its device."""
+    parts = [torch.dot(part, part) for (part,) in _chunks(divisor, flat)]
+    return _summed(parts, divisor)
 
 
-def _scaled(part: Tensor, factor: Tensor | None) -> Tensor:
+def compared(flat: Tensor, other: Tensor, divisor: Divisor | None = None) -> tuple[Tensor, Tensor]:
+    """(|g - g'|^2, <g, g'>), both divided alike: what `update_pair` needs of two steps' gradients."""
+    differences, inners = [], []
+    for part, before in _chunks(divisor, flat, other):
+        inners.append(torch.dot(part, before))
+        change = part - before
+        differences.append(torch.dot(change, change))
+    return _summed(differences, divisor), _summed(inners, divisor)
+
+
+def _chunks(divisor: Divisor | None, *flats: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Of several gradients at the same places, divided while they are in the cache; at least one, if it is empty."""
+    length = len(flats[0])
+    size = CPU_CHUNK if flats[0].device.type == "cpu" else GPU_CHUNK
+    for start in range(0, max(1, length), size):
+        parts = tuple(_wide(flat[start : start + size]) for flat in flats)
+        if divisor is not None:
+            root = _wide(divisor.v[start : start + size]).sqrt()
+            # An element that never had a gradient has v = 0 and no scale yet: it is left out, or else the first
+            # gradient of a rare word would count 1 / eps times too much.
+            torch.threshold_(root, 0.0, math.inf).add_(divisor.shift)
+            parts = tuple(part / root for part in parts)
+        yield parts
+
+
+def _wide(part: Tensor) -> Tensor:
     """In at least 32 bits: squares of half-precision gradients overflow, and their sum soon stops growing."""
-    wide = part.float() if part.dtype.itemsize < 4 else part
-    return wide if factor is None else wide * factor
+    return part.float() if part.dtype.itemsize < 4 else part
+
+
+def _summed(parts: list[Tensor], divisor: Divisor | None) -> Tensor:
+    total = torch.stack(parts).sum(dtype=torch.float64)
+    return total if divisor is None else total * divisor.correction
 
 
 class Preconditioner:
-    """By what Adam multiplies each element of a gradient, 1 / (sqrt(v_hat) + eps), read from its own state.
-
-    Only reads the optimiser. An element that never had a gradient has v = 0 and no scale yet: it gets 0 and is left
-    out, or else the first gradient of a rare word would count 1 / eps times too much.
-    """
+    """What Adam divides gradients by, read from its own state. Only reads the optimiser."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -174,36 +201,19 @@ class Preconditioner:
         #: The place of each parameter's group: the groups themselves are replaced when a state is loaded.
         self._place: dict[int, int] = {}
 
-    @property
-    def active(self) -> bool:
-        """The optimiser is Adam or AdamW, and has taken a step."""
-        return self._known and bool(self._optimizer.state)
-
-    def factor(self, parameter: Tensor) -> Tensor | None:
-        """In the shape of the parameter; None for other optimisers, and before the first step."""
-        return self._factor(parameter) if self.active else None
-
-    def flat(self, parameters: Sequence[Tensor], out: Tensor | None = None) -> Tensor | None:
-        """The factors of several parameters one after another, as in a flat bucket; in `out` if there is one."""
-        if not self.active:
+    def divisor(self, parameter: Tensor) -> Divisor | None:
+        """None for optimisers other than Adam and AdamW, and before their first step."""
+        if not self._known or not self._optimizer.state:
             return None
-        sizes = [parameter.numel() for parameter in parameters]
-        flat = parameters[0].new_empty(sum(sizes)) if out is None else out
-        for part, parameter in zip(torch.split_with_sizes(flat, sizes), parameters, strict=True):
-            part.copy_(self._factor(parameter).reshape(-1))
-        return flat
-
-    @torch.no_grad()
-    def _factor(self, parameter: Tensor) -> Tensor:
         state: Mapping[str, Any] = self._optimizer.state.get(parameter, {})
         if "exp_avg_sq" not in state:
-            return torch.zeros_like(parameter)
+            return Divisor(torch.zeros_like(parameter).reshape(-1), 0.0, 1.0)
         group = self._group(parameter)
         v: Tensor = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
-        # The step is a tensor, and on the GPU for some variants of Adam: to read it as a number would wait for the GPU.
-        correction = 1.0 - float(group["betas"][1]) ** torch.as_tensor(state["step"], dtype=torch.float64)
-        divisor = (v / correction).sqrt_().add_(float(group["eps"]))
-        return divisor.reciprocal_().masked_fill_(v == 0.0, 0.0)
+        step: Tensor = state["step"]
+        count = step.item() if step.device.type == "cpu" else step.double()
+        correction = 1.0 - float(group["betas"][1]) ** count
+        return Divisor(v.reshape(-1), float(group["eps"]) * correction**0.5, correction)
 
     def _group(self, parameter: Tensor) -> dict[str, Any]:
         groups = self._optimizer.param_groups

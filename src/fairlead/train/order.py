@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -40,8 +39,9 @@ class Order:
         self.length = length
         self._seed = seed
         self._shuffle = shuffle
-        #: The last epoch asked for, and its order. Replaced as a whole, so that threads see one or the other.
-        self._current: tuple[int, Ids] | None = None
+        #: The last two epochs asked for, as whoever fetches ahead is soon in the next one. Replaced as a whole, so that
+        #: threads see one or the other.
+        self._known: tuple[tuple[int, Ids], ...] = ()
 
     def ids(self, epoch: int, start: int, stop: int) -> Ids:
         """The samples at these positions of the epoch, by their index in the data set."""
@@ -49,10 +49,11 @@ class Order:
             raise ValueError(f"there are no positions {start} to {stop} in an epoch of {self.length} samples")
         if not self._shuffle:
             return np.arange(start, stop, dtype=np.int64)
-        current = self._current
-        if current is None or current[0] != epoch:
-            current = self._current = epoch, _permutation(self.length, self._seed, epoch)
-        return current[1][start:stop].copy()
+        known = next((ids for at, ids in self._known if at == epoch), None)
+        if known is None:
+            known = _permutation(self.length, self._seed, epoch)
+            self._known = (*self._known[-1:], (epoch, known))
+        return known[start:stop].copy()
 
 
 def _permutation(length: int, seed: int, epoch: int) -> Ids:
@@ -218,12 +219,19 @@ class Stream(Generic[Sample]):
 
 
 class Audit:
-    """For tests: who used which samples. With a path, each record is in that file before `record` returns."""
+    """For tests: which samples each step used. With a path, what is noted is in that file before anything goes on.
+
+    A sample is taken when the loader gives it to the loop, and used when the step is committed. A step may be begun
+    several times, each time by another set of workers; of several commits the last counts, since whoever made an
+    earlier one was lost with it.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        #: (epoch, step, rank, ids) of every committed step, in the order of recording.
-        self.records: list[tuple[int, int, int, list[int]]] = []
+        #: (step, who) -> (epoch, rank, ids) of everybody who took part.
+        self._taken: dict[tuple[int, str], list[tuple[int, int, list[int]]]] = {}
+        #: step -> (when, who) of the last commit.
+        self._committed: dict[int, tuple[float, str]] = {}
 
     @classmethod
     def merged(cls, paths: Iterable[Path]) -> Self:
@@ -231,32 +239,44 @@ class Audit:
         audit = cls()
         for path in paths:
             for line in path.read_text().splitlines():
-                epoch, step, rank, ids = json.loads(line)
-                audit.record(epoch, step, rank, ids)
+                kind, *fields = json.loads(line)
+                getattr(audit, kind)(*fields)
         return audit
 
-    def record(self, epoch: int, step: int, rank: int, ids: Iterable[int]) -> None:
-        entry = (epoch, step, rank, [int(sample) for sample in ids])
-        self.records.append(entry)
+    def took(self, epoch: int, step: int, who: str, rank: int, ids: Sequence[int]) -> None:
+        self._taken.setdefault((step, who), []).append((epoch, rank, list(ids)))
+        self._write("took", epoch, step, who, rank, list(ids))
+
+    def committed(self, step: int, who: str, at: float) -> None:
+        self._committed[step] = max(self._committed.get(step, (at, who)), (at, who))
+        self._write("committed", step, who, at)
+
+    def _write(self, *entry: Any) -> None:
         if self._path is not None:
             with self._path.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
 
+    @property
+    def used(self) -> dict[int, list[tuple[int, int, int]]]:
+        """(sample, step, rank) by epoch."""
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for step, (_, who) in sorted(self._committed.items()):
+            for epoch, rank, ids in self._taken.get((step, who), []):
+                found.setdefault(epoch, []).extend((sample, step, rank) for sample in ids)
+        return found
+
     def check(self, length: int, *, epochs: Iterable[int] | None = None) -> None:
-        """Raise unless every one of these epochs, by default every recorded one, used each sample exactly once."""
-        used: dict[int, Counter[int]] = {}
-        for epoch, _, _, ids in self.records:
-            used.setdefault(epoch, Counter()).update(ids)
+        """Raise unless every one of these epochs, by default every one there is, used each sample exactly once."""
+        used = self.used
         for epoch in sorted(used) if epochs is None else epochs:
-            times = used.get(epoch, Counter())
-            missing = [sample for sample in range(length) if not times[sample]]
-            unknown = sorted(sample for sample in times if not 0 <= sample < length)
-            repeated = {sample: self._uses(epoch, sample) for sample in sorted(times) if times[sample] > 1}
+            uses: dict[int, list[tuple[int, int]]] = {}
+            for sample, step, rank in used.get(epoch, []):
+                uses.setdefault(sample, []).append((step, rank))
+            missing = [sample for sample in range(length) if sample not in uses]
+            unknown = sorted(sample for sample in uses if not 0 <= sample < length)
+            repeated = {sample: uses[sample] for sample in sorted(uses) if len(uses[sample]) > 1}
             if missing or repeated or unknown:
                 raise AssertionError(
                     f"epoch {epoch} of {length} samples: missing {missing}; "
                     f"repeated, with their (step, rank), {repeated}; unknown {unknown}"
                 )
-
-    def _uses(self, epoch: int, sample: int) -> list[tuple[int, int]]:
-        return [(step, rank) for at, step, rank, ids in self.records if at == epoch and sample in ids]

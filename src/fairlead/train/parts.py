@@ -1,10 +1,63 @@
-"""States copied into the things they are of: in place where possible, since to allocate takes longer than to copy."""
+"""What a job trains and saves: whether it can, and its state copied into it.
+
+In place where possible, since to allocate takes longer than to copy.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from fairlead.core.errors import InvalidSpec
+
+#: Names of parts that a job has itself.
+OURS = ("model", "optimizer", "tuner", "progress", "stream")
+
+
+def check_parts(model: torch.nn.Module, optimizer: torch.optim.Optimizer, others: Mapping[str, Any]) -> None:
+    """Whether a job can train them; the error says what to do instead."""
+    for name, part in others.items():
+        if name in OURS:
+            raise InvalidSpec(f"job.wrap: {name} is a name that the job uses itself; give it another one")
+        if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
+            raise InvalidSpec(f"job.wrap: {name} is a {type(part).__name__}, which has no state_dict to be saved")
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
+        raise InvalidSpec(f"job.wrap: the model is a {type(model).__name__}; give the model itself, model.module")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InvalidSpec("job.wrap: LBFGS evaluates the loss several times in a step; use another optimiser")
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False):
+            raise InvalidSpec(f"job.wrap: {name} has sparse gradients; make it with sparse=False")
+        if isinstance(module, torch.nn.SyncBatchNorm):
+            raise InvalidSpec(
+                f"job.wrap: {name} is a SyncBatchNorm, which waits for workers that may be gone; use BatchNorm"
+            )
+    known = {id(parameter) for parameter in model.parameters()}
+    for place, group in enumerate(optimizer.param_groups):
+        if any(parameter.requires_grad and id(parameter) not in known for parameter in group["params"]):
+            raise InvalidSpec(
+                f"job.wrap: parameter group {place} of the optimiser has parameters that are not the model's; "
+                "put all that is trained into one module"
+            )
+
+
+class Parked:
+    """Model and optimiser in main memory while a job sleeps, so that others can use its GPU."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        tensors = [*model.parameters(), *model.buffers(), *(v for v in states if isinstance(v, torch.Tensor))]
+        self._homes = [(tensor, tensor.device) for tensor in tensors if tensor.device.type != "cpu"]
+        for tensor, _ in self._homes:
+            tensor.data = tensor.data.cpu()
+        if self._homes:
+            torch.cuda.empty_cache()
+
+    def back(self) -> None:
+        for tensor, device in self._homes:
+            tensor.data = tensor.data.to(device)
 
 
 def load_into(part: Any, state: Any) -> None:

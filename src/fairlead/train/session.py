@@ -24,7 +24,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,28 +34,29 @@ import torch
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Batch
 from fairlead.train import numbers as place
-from fairlead.train.agent import PREEMPTED
+from fairlead.train.agent import PREEMPTED, too_many
 from fairlead.train.checkpoint import Store, signature_of
+from fairlead.train.chronicle import Chronicle
 from fairlead.train.group import Broken, Group
+from fairlead.train.guards import check_rates, following, nothing, only_if, scaled_rates
+from fairlead.train.keeper import Keeper
 from fairlead.train.link import Link, Plan, connect
 from fairlead.train.membership import Membership
+from fairlead.train.meter import Meter
 from fairlead.train.noise import Preconditioner
-from fairlead.train.order import split as split_step
-from fairlead.train.parts import load_into, own
+from fairlead.train.parts import Parked, check_parts, load_into
 from fairlead.train.progress import Micro, Progress
-from fairlead.train.rates import following, nothing, scaled_rates
 from fairlead.train.reducer import Reducer
 from fairlead.train.rules import Rule, default_rule
 from fairlead.train.rules import rule as find_rule
 from fairlead.train.schedules import schedule as find_schedule
+from fairlead.train.source import Streamed, find_source
 from fairlead.train.transfer import hand_over, machine, room_for
-from fairlead.train.tuner import GPU_TYPE, Tuner
+from fairlead.train.tuner import Tuner
+from fairlead.train.wire import TOKEN
 
-#: The noise scale is measured in two of so many steps, and in all of the first ones.
-MEASURED_ONE_IN, MEASURED_FIRST = 8, 16
-
-#: Seconds between two looks at the batch, and between two reports.
-RETUNE_S, REPORT_S = 10.0, 5.0
+#: Seconds between two looks at the batch.
+RETUNE_S = 10.0
 
 
 class Job:
@@ -66,9 +67,8 @@ class Job:
         self.progress = Progress()
         #: Of the last step, the mean over all workers.
         self.loss = float("nan")
-        self.store = store
         self._link = link
-        self._save_every_s = save_every_s
+        self._keeper = Keeper(store, save_every_s, lambda: (self.state(), self.progress.step))
         self._members = Membership(link, self._enter, self._leave, lambda: room_for(self.state()))
         self._reducer: Reducer | None = None
         self._parts: dict[str, Any] = {}
@@ -83,16 +83,12 @@ class Job:
         self._preconditioner: Preconditioner | None = None
         self._epochs = 0
         self._total = 0
-        self._measuring = False
-        #: The mean gradients of the step before and its samples, where one worker has nobody to compare with.
-        self._previous: tuple[list[torch.Tensor], int] | None = None
+        self._chronicle, self._meter = Chronicle(), Meter()
+        self._scaler: torch.amp.GradScaler | None = None
         self._next_split: tuple[int, int] = (0, 0)
-        self._step_at: float | None = None
-        self._tuned_at = self._reported_at = time.monotonic()
-        self._saved_at = time.monotonic()
+        self._tuned_at = time.monotonic()
         self._stopping = self._stepped = False
         self._quiet = threading.Lock()  # held while the state changes
-        self._phase, self._phase_at, self._usual_s = "booting", time.monotonic(), 0.0
 
     # -- what a script uses --------------------------------------------------------------------------------------
 
@@ -113,6 +109,16 @@ class Job:
     def leader(self) -> bool:
         """The one that should print and write; there is always exactly one."""
         return self.rank == 0
+
+    @property
+    def name(self) -> str:
+        """Of this worker, for its agent."""
+        return self._link.name
+
+    @property
+    def generation(self) -> str:
+        """Of the workers that train together, unlike any other of this job."""
+        return f"{os.environ.get(TOKEN, '')[:8]}-{self._plan.generation}"
 
     @property
     def epoch(self) -> int:
@@ -144,22 +150,20 @@ class Job:
         if scheduler_every not in ("epoch", "step"):
             raise InvalidSpec(f"job.wrap: scheduler_every is {scheduler_every!r}; expected epoch or step")
         every = {**others, **({} if scheduler is None else {"scheduler": scheduler})}
-        for name, part in every.items():
-            if name in ("tuner", "progress"):
-                raise InvalidSpec(f"job.wrap: {name} is a name that the job uses itself; give it another one")
-            if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
-                raise InvalidSpec(f"job.wrap: {name} is a {type(part).__name__}, which has no state_dict to be saved")
-        self._model, self._optimizer = model, optimizer
-        self._parts = {"model": model, "optimizer": optimizer, **every}
+        plain = getattr(model, "_orig_mod", model)  # of a compiled model, whose parameters have other names
+        check_parts(plain, optimizer, every)
+        self._model, self._optimizer = plain, optimizer
+        self._parts = {"model": plain, "optimizer": optimizer, **every}
         self._rule = find_rule(rule or default_rule(optimizer), warmup_steps=warmup_steps)
-        self._reducer = Reducer(list(model.named_parameters()), Group(Plan(0, ("",), ("",)), 0, None))
+        self._reducer = Reducer(list(plain.named_parameters()), Group(Plan(0, ("",), ("",)), 0, None))
         self._preconditioner = Preconditioner(optimizer)
-        if self.store is not None:
-            self.store.signature = signature_of(model.state_dict())
+        if self._keeper.store is not None:
+            self._keeper.store.signature = signature_of(plain.state_dict())
         optimizer.step = self._guarded(optimizer.step)  # type: ignore[method-assign]
         optimizer.zero_grad = nothing  # type: ignore[method-assign]
         if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             scheduler.step = following(scheduler, lambda: self._done(scheduler_every))
+        self._guard_scaler(every.values())
         return model, optimizer
 
     def loader(
@@ -173,28 +177,37 @@ class Job:
         virtual_shards: int = 8,
         schedule: str = "goodput",
         shuffle: bool = True,
+        length: int | None = None,
+        workers: int = 0,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> Any:
         """The data set in batches of `batch_size` samples over all workers.
 
         With `max_batch_size` the batch may grow that far, as the `schedule` says: goodput, doubling, accordion or
         fixed. In `reproducible` mode neither the batch nor the order of samples nor the random numbers ever depend on
-        the number of workers.
+        the number of workers. Data that can only be iterated over is read in its own order, up to `length` samples in
+        an epoch. With `workers`, so many processes of each worker of the job fetch samples ahead.
         """
         from fairlead.train.loader import Loader  # which imports this module
 
         if self._rule is None:
             raise InvalidSpec("job.loader was called before job.wrap; call job.wrap(model, optimizer) first")
-        least, most = per_gpu
         if reproducible and max_batch_size not in (None, batch_size):
             raise InvalidSpec(
                 f"job.loader: reproducible, but max_batch_size is {max_batch_size}; leave one of them out"
             )
-        batch = Batch(batch_size, max_batch_size or batch_size, least, most)
-        shards = virtual_shards if reproducible else None
-        loader = Loader(self, dataset, batch, virtual_shards=shards, shuffle=shuffle, collate=collate)
-        self.tuner = Tuner(batch, len(dataset), self._rule, find_schedule(schedule))
+        batch = Batch(batch_size, max_batch_size or batch_size, *per_gpu)
+        loader = Loader(self, batch, virtual_shards=virtual_shards if reproducible else None)
+        source = find_source(
+            dataset, collate, loader.forecast, seed=self.seed, reproducible=reproducible, shuffle=shuffle,
+            length=length, processes=workers, pin=any(p.is_cuda for p in self._parts["model"].parameters()),
+        )  # fmt: skip
+        loader.source = source
+        most = virtual_shards if reproducible else (max_batch_size or batch_size) // batch.min_per_gpu
+        self.tuner = Tuner(batch, source.length, self._rule, find_schedule(schedule), most_workers=most)
         self._parts["tuner"] = self.tuner
+        if isinstance(source, Streamed):
+            self._parts["stream"] = source
         return loader
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -231,14 +244,14 @@ class Job:
         reducer.expect(last=micro.last, weight=micro.weight)
         (loss * micro.weight).backward()  # type: ignore[no-untyped-call]
         reducer.passed()
-        self._numbers[place.LOSS] += float(loss.detach()) * micro.weight
+        self._numbers[place.LOSS] += float(loss.detach()) * micro.weight / self._loss_scale
         if not micro.last:
             return
         if micro.rehearsal:
             micro.complete = True
             return
         self._say_numbers()
-        self._enter_phase("waiting")
+        self._chronicle.enter("waiting")
         try:
             reducer.finish(self._numbers)
             micro.complete = self._reduced = True
@@ -246,15 +259,19 @@ class Job:
             self._void = True
             reducer.give_up()
             return
-        self._enter_phase("computing")
+        self._chronicle.enter("computing")
         self.loss = float(self._numbers[place.LOSS])
-        self._measure()
+        check_rates(self._numbers, self.world, self._rate())
+        assert self.tuner is not None
+        self._meter.learn(
+            self._numbers, self.tuner.noise, reducer, self._total, leader=self.leader, loss_scale=self._loss_scale
+        )
 
     # -- between two steps ---------------------------------------------------------------------------------------
 
     def boundary(self) -> None:
         """Whatever must not happen within a step."""
-        self._enter_phase("waiting")
+        self._chronicle.enter("waiting")
         if self.joined and not self._void:
             self._heed()
         if not self.joined:
@@ -266,7 +283,8 @@ class Job:
         self._retune()
         self._report()
         self._numbers = torch.zeros(place.FIRST_RANK + self.world, dtype=torch.float64)
-        self._save_if_due()
+        if self.leader:
+            self._keeper.save_if_due()
         self._members.prepare()
 
     def commit(self) -> None:
@@ -280,10 +298,14 @@ class Job:
         progress, total = self.progress, self._total
         progress.position += total
         if progress.position >= self.tuner.length:
-            progress.epoch, progress.position = progress.epoch + 1, 0
+            self.end_epoch()
         progress.step += 1
         progress.scale_invariant += self.tuner.gain(total)
         self._reduced = self._stepped = False
+
+    def end_epoch(self) -> None:
+        """The data has ended, sooner than expected."""
+        self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
 
     def begin(self, micro: Micro, *, first: bool, total: int) -> None:
         """The loader is about to give a micro-batch, of a step of `total` samples, to the loop."""
@@ -291,12 +313,10 @@ class Job:
         if first:
             self._void = self._reduced = False
             self._total = total
-            step = self.progress.step
-            measure = step < MEASURED_FIRST or step % MEASURED_ONE_IN < 2
-            measure = measure and self.tuner is not None and self.tuner.adaptive
-            self._measuring = measure
+            adaptive = self.tuner is not None and self.tuner.adaptive
+            measure = self._meter.begin(self.progress.step, adaptive=adaptive)
             self._reducer.begin(measure=measure, preconditioner=self._preconditioner)
-            self._enter_phase("computing")
+            self._chronicle.enter("computing")
         self._micro = micro
 
     @property
@@ -322,8 +342,12 @@ class Job:
 
     def _join(self) -> None:
         """For the first time."""
-        if self._link.plan is None or self._link.name not in self._link.plan.members:
-            self._link.say("ready")
+        assert self.tuner is not None
+        plan, most = self._link.plan, self.tuner.most_workers
+        if plan is not None and plan.world > most:
+            raise InvalidSpec(too_many(plan.world, most))
+        if plan is None or self._link.name not in plan.members:
+            self._link.say("ready", most=most)
         self._members.rejoin()
 
     def _enter(self, group: Group) -> None:
@@ -333,8 +357,9 @@ class Job:
         furthest = max((row[1] for row in rows if row[0]), default=None)
         if furthest is None:
             donors = [0]
-            if group.rank == 0:
-                self._restore()
+            saved = self._keeper.saved() if group.rank == 0 else None
+            if saved is not None:
+                self.load(saved)
         else:
             donors = [rank for rank, row in enumerate(rows) if row[0] and row[1] == furthest]
         needy = [rank for rank in range(group.world) if rank not in donors]
@@ -344,7 +369,7 @@ class Job:
             if state is not None:
                 self.load(state)
         self._has_state = True
-        self._saved_at = time.monotonic()
+        self._keeper.put_off()
         self._reducer.group = group
         self._void = False
         self._agree_on_split(group)
@@ -364,7 +389,7 @@ class Job:
         group.broadcast(told, 0)
         progress.per_gpu_batch, progress.accumulation = int(told[0]), int(told[1])
         self.tuner.profile.changed()
-        self._step_at = None
+        self._chronicle.interrupted()
 
     def _epochs_done(self) -> float:
         assert self.tuner is not None
@@ -378,46 +403,24 @@ class Job:
         numbers[place.LOCAL_SQR], numbers[place.GROUPS] = self._reducer.local_sqr, self._reducer.groups
         numbers[place.READY] = float(self._members.next_is_ready)
         numbers[place.STOP], numbers[place.SUSPEND] = float(self._stopping), float(self._link.suspended)
-        numbers[place.FIRST_RANK + self.rank] = time.monotonic() - self._phase_at
+        numbers[place.RATE], numbers[place.RATE_SQR] = (rate := self._rate()), rate * rate
+        numbers[place.FIRST_RANK + self.rank] = self._chronicle.in_phase_s
         if self.leader:
-            state = self.tuner.noise.state_dict()
-            known = [state[name] for name in place.NOISE_FIELDS]
-            numbers[place.NOISE : place.FIRST_RANK] = torch.tensor(known, dtype=torch.float64)
+            self._meter.tell(numbers, self.tuner.noise)
             numbers[place.MICRO], numbers[place.ACCUMULATION] = self._next_split
 
-    def _measure(self) -> None:
-        """What the leader knew of the noise, everybody knows now; and the leader learns from this step."""
-        assert self._reducer is not None
-        assert self.tuner is not None
-        noise, numbers = self.tuner.noise, self._numbers
-        told = numbers[place.NOISE : place.FIRST_RANK].tolist()
-        noise.load_state_dict(dict(zip(place.NOISE_FIELDS, told, strict=True)))
-        if not self._measuring or not self.leader:
-            return
-        groups = int(numbers[place.GROUPS])
-        if groups >= 2:
-            noise.update(float(numbers[place.LOCAL_SQR]), self._reducer.mean_sqr(), groups, self._total)
-        elif self._previous is not None:
-            gradients, batch = self._previous
-            noise.update_pair(*self._reducer.compare(gradients), self._total, batch)
-        now = [bucket.flat.clone() for bucket in self._reducer.buckets] if groups == 1 else None
-        self._previous = (now, self._total) if now is not None and self._previous is None else None
+    def _rate(self) -> float:
+        assert self._optimizer is not None
+        return sum(float(group["lr"]) for group in self._optimizer.param_groups)
 
     def _record_times(self) -> None:
         """How long the step took, and each member's part of it."""
         assert self.tuner is not None
-        now, plan = time.monotonic(), self._plan
+        plan = self._plan
         compute_s = self._numbers[place.FIRST_RANK : place.FIRST_RANK + plan.world].tolist()
-        if self._step_at is not None:
-            step_s, progress = now - self._step_at, self.progress
-            self._usual_s = step_s if self._usual_s == 0.0 else 0.9 * self._usual_s + 0.1 * step_s
-            split = (progress.per_gpu_batch, progress.accumulation)
-            if self._total == plan.world * split[0] * (split[1] + 1):  # and not the rest of an epoch
-                configuration = (GPU_TYPE, len(set(plan.nodes)), plan.world, *split)
-                self.tuner.profile.record(configuration, step_s, max(0.0, step_s - max(compute_s)))
-        parts = split_step(self._total, self.shares)
-        self.tuner.speeds.record(plan.members, [len(part) for part in parts], compute_s)
-        self._step_at = now
+        pause_s = self._chronicle.step_done(self.tuner, plan, self.progress, self._total, compute_s)
+        if pause_s is not None and self.leader:
+            self._link.say("paused", generation=plan.generation, world=plan.world, seconds=pause_s)
 
     def _heed(self) -> None:
         """What all members agreed on in the last step. Before anybody joins: whoever is new knows nothing of it."""
@@ -442,26 +445,19 @@ class Job:
         if chosen != split:
             self._next_split = chosen
 
-    def _report(self) -> None:
+    def _report(self, *, last: bool = False) -> None:
         """For the scheduler, once in a while."""
-        assert self.tuner is not None
-        if not self.leader or time.monotonic() - self._reported_at < REPORT_S:
+        if not self.leader:
+            self._chronicle.forget()
             return
-        self._reported_at = time.monotonic()
+        if self.tuner is None or not (last or self._chronicle.report_is_due):
+            return
         target = self._epochs * (self.tuner.epoch_steps if self.tuner.adaptive else 1.0)
         done = self.progress.scale_invariant if self.tuner.adaptive else self._epochs_done()
-        self._link.say(
-            "report",
-            step=self.progress.step,
-            epoch=self.progress.epoch,
-            progress=min(1.0, done / max(target, 1e-9)),
-            batch=self._total,
-            noise_scale=self.tuner.noise.scale,
-            regime=self.tuner.regime,
-            stragglers=self.tuner.speeds.stragglers(self._plan.members),
-            save_s=self.store.last_save_s if self.store is not None else None,
-            observations=[asdict(seen) for seen in self.tuner.profile.observations()],
-        )
+        fraction = min(1.0, done / max(target, 1e-9))
+        report = self._chronicle.report(self.tuner, self._plan, self.progress, self._total, fraction)
+        keeper = self._keeper
+        self._link.say("report", saves=keeper.store is not None, save_s=keeper.last_save_s, **report)
 
     # -- the state -----------------------------------------------------------------------------------------------
 
@@ -479,30 +475,12 @@ class Job:
             load_into(part, state[name])
         self.progress = Progress(**state["progress"])
 
-    def _restore(self) -> None:
-        """From the last checkpoint, if there is one."""
-        loaded = self.store.latest() if self.store is not None else None
-        if loaded is not None:
-            self.load(loaded.state)
-
-    def _save_if_due(self) -> None:
-        if self.store is None or not self.leader or self.store.busy:
-            return
-        if time.monotonic() - self._saved_at >= self._save_every_s:
-            self._saved_at = time.monotonic()
-            self.store.save_async(own(self.state()), step=self.progress.step)
-
-    def _save(self) -> None:
-        if self.store is not None and self.leader and self._has_state:
-            self.store.wait()
-            self.store.save(self.state(), step=self.progress.step)
-
     # -- ending --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Training is over."""
-        if self.store is not None:
-            self._save()
+        self._save()
+        self._report(last=True)
         self._link.say("done")
 
     def _leave(self) -> NoReturn:
@@ -510,15 +488,28 @@ class Job:
         os.nice(19)  # to clean up takes a while, and should not hold up those who train
         sys.exit(0)
 
+    def _save(self) -> None:
+        if self.leader and self._has_state:
+            self._keeper.save()
+
     def _save_and_exit(self) -> None:
         self._save()
+        self._report(last=True)
         sys.exit(PREEMPTED)
 
     def _sleep(self) -> None:
-        """Until the job is resumed or stopped."""
-        self._enter_phase("waiting")
+        """Until the job is resumed or stopped. The process stays warm, but its GPU is free."""
+        assert self._model is not None
+        assert self._optimizer is not None
+        assert self._reducer is not None
+        self._chronicle.enter("waiting")
+        self._reducer.release()
+        parked = Parked(self._model, self._optimizer)
         self._link.say("suspended", step=self.progress.step)
         self._link.wait(lambda: not self._link.suspended or self._stopping)
+        parked.back()
+        self._reducer.renew()
+        self._chronicle.interrupted()
         self._link.say("resumed", step=self.progress.step)
 
     def stop(self, grace_s: float) -> None:
@@ -567,18 +558,25 @@ class Job:
         done = self.progress.scale_invariant + (self.tuner.gain(self._total) if self._reduced else 0.0)
         return done if every == "step" else done / self.tuner.epoch_steps
 
-    def _enter_phase(self, phase: str) -> None:
-        self._phase, self._phase_at = phase, time.monotonic()
+    @property
+    def _loss_scale(self) -> float:
+        """By what the script multiplies its loss before it gives it to us."""
+        return float(self._scaler.get_scale()) if self._scaler is not None and self._scaler.is_enabled() else 1.0
+
+    def _guard_scaler(self, parts: Iterable[Any]) -> None:
+        """A gradient scaler may only see gradients that are complete, and change its scale between two steps."""
+        for scaler in (part for part in parts if isinstance(part, torch.amp.GradScaler)):
+            self._scaler = scaler
+            for name in ("unscale_", "step", "update"):
+                setattr(scaler, name, only_if(lambda: self._reduced or self._rehearsed, getattr(scaler, name)))
+
+    @property
+    def _rehearsed(self) -> bool:
+        return self._micro is not None and self._micro.rehearsal
 
     def beat(self) -> dict[str, Any]:
         """Where this worker is, for its agent."""
-        return {
-            "step": self.progress.step,
-            "epoch": self.progress.epoch,
-            "phase": self._phase,
-            "since_s": time.monotonic() - self._phase_at,
-            "usual_s": self._usual_s,
-        }
+        return self._chronicle.beat(self.progress)
 
 
 def init(

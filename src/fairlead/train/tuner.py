@@ -23,8 +23,9 @@ GPU_TYPE = os.environ.get("FAIRLEAD_GPU_TYPE", "gpu")
 class Tuner:
     """Noise, step times and speeds as they were measured, and the rules that use them."""
 
-    def __init__(self, batch: Batch, length: int, rule: Rule, schedule: Schedule) -> None:
-        self.batch, self.length = batch, length
+    def __init__(self, batch: Batch, length: int, rule: Rule, schedule: Schedule, *, most_workers: int) -> None:
+        """`most_workers` is how many can have a part in a step."""
+        self.batch, self.length, self.most_workers = batch, length, most_workers
         self.noise = NoiseScale.for_batch(batch.initial)
         self.profile, self.speeds = Profile(), Speeds()
         self._rule, self._schedule = rule, schedule

@@ -3,12 +3,13 @@
 From a worker, with `worker` for who it is:
 
     hello    {pid, token}                    it has begun, and may be told things
-    ready    {}                              it has booted and waits to be told that it is a member
+    ready    {most}                          it has booted and waits to be told that it is a member; of at most so many
     store    {generation, host, port}        as the leader of a generation: here the others find each other
     stuck    {generation, why}               it could not join that generation
     joined   {generation, step, epoch}       it trains in this generation
     beat     {step, epoch, phase, since_s}   where it is, every second: computing or waiting, and for how long
     report   {...}                           what it measured; for the scheduler
+    paused   {generation, world, seconds}    as the leader: for so long nobody trained when this generation began
     left     {step}                          it is no member any more, and will exit
     done     {}                              training is over
 

@@ -22,9 +22,9 @@ from typing import Protocol
 
 from fairlead.core.errors import InvalidSpec
 
-#: Twenty times what is measured before stepping back: of a job that scales as ever, trials then take about one step in
-#: fifteen, and five or six changes of size per horizon.
-HORIZON_STEPS = 2000.0
+#: Two hundred times what is measured before stepping back: of a job that scales as ever, trials then take less than one
+#: step in a hundred, and five or six changes of size per horizon.
+HORIZON_STEPS = 20_000.0
 
 
 # -- what was seen ---------------------------------------------------------------------------------------------------
@@ -40,6 +40,16 @@ class Seen:
     step_s: float
     #: How many were measured since the size was last forgotten.
     steps: int
+
+
+class Record(Protocol):
+    """What the search has to know of the past: `Measured`, or whoever else can tell."""
+
+    def seen(self) -> Sequence[Seen]:
+        """All sizes that are remembered, smallest first."""
+
+    def steps_since_change(self, size: int) -> int:
+        """Measured at this size without a change since; 0 if it is not the present one."""
 
 
 @dataclass(slots=True)
@@ -327,27 +337,27 @@ class Search:
         if not self.least <= self.start <= self.most:
             raise InvalidSpec(f"start is {self.start}; expected from {self.least} (least) to {self.most} (most)")
 
-    def due(self, measured: Measured, now_size: int) -> bool:
+    def due(self, measured: Record, now_size: int) -> bool:
         """For those who could ask after each step: every K steps is often enough."""
         steps = measured.steps_since_change(now_size)
         return steps > 0 and steps % self.every_steps == 0
 
-    def next_size(self, measured: Measured, now_size: int, situation: Situation) -> Decision:
+    def next_size(self, measured: Record, now_size: int, situation: Situation) -> Decision:
         """The size from now on, within the bounds; only during a change it stays what it is, whatever that is."""
         if situation.changing:
-            return Decision(now_size, f"Stays at {now_size} workers: a change is under way.")
+            return Decision(now_size, f"Stays at {_workers(now_size)}: a change is under way.")
         inside = self._bounded(now_size)
         if inside != now_size:
             return Decision(
-                inside, f"Goes from {now_size} to {inside} workers: allowed are {self.least} to {self.most}."
+                inside, f"Goes from {now_size} to {_workers(inside)}: allowed are {self.least} to {self.most}."
             )
         seen = self.within(measured)
         if not seen:
             verb = "Stays at" if now_size == self.start else f"Goes from {now_size} to"
-            return Decision(self.start, f"{verb} {self.start} workers, the start: nothing has been measured yet.")
+            return Decision(self.start, f"{verb} {_workers(self.start)}, the start: nothing has been measured yet.")
         steps = measured.steps_since_change(now_size)
         if steps < self.every_steps:
-            why = f"Stays at {now_size} workers: {steps} of {self.every_steps} steps have been measured there."
+            why = f"Stays at {_workers(now_size)}: {steps} of {self.every_steps} steps have been measured there."
             return Decision(now_size, why)
         return self._explore(seen, now_size, situation)
 
@@ -389,7 +399,7 @@ class Search:
     def _bounded(self, size: int) -> int:
         return min(max(size, self.least), self.most)
 
-    def within(self, measured: Measured) -> list[Seen]:
+    def within(self, measured: Record) -> list[Seen]:
         """What the search knows. Sizes out of bounds, from before those were changed, are not its business."""
         return [seen for seen in measured.seen() if self.least <= seen.size <= self.most]
 
@@ -401,15 +411,19 @@ def first_failure(seen: Sequence[Seen], worthwhile: Worthwhile, situation: Situa
 
 
 def _decision(now_size: int, target: int, reason: str) -> Decision:
-    move = f"Stays at {now_size}" if target == now_size else f"Goes from {now_size} to {target}"
-    return Decision(target, f"{move} workers: {reason}.")
+    move = "Stays at" if target == now_size else f"Goes from {now_size} to"
+    return Decision(target, f"{move} {_workers(target)}: {reason}.")
 
 
 def _told(seen: Sequence[Seen]) -> str:
-    return ", ".join(f"{each.size} workers do {each.throughput:.4g} samples/s" for each in seen)
+    return ", ".join(f"{each.throughput:.4g} samples/s with {_workers(each.size)}" for each in seen)
 
 
-def limit(measured: Measured, search: Search, situation: Situation) -> int | None:
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
+def limit(measured: Record, search: Search, situation: Situation) -> int | None:
     """More workers than this are known not to be worthwhile; None while there is no such number.
 
     A cluster policy may give fewer. It is what is known so far: of a job that has only ever had too many workers it

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.train.autoscale import (
+from fairlead.goodput.search import (
     Decision,
     Linear,
     Measured,
@@ -383,16 +383,16 @@ def test_the_last_steps_to_the_bounds_are_as_short_as_they_have_to_be() -> None:
 @pytest.mark.parametrize(
     ("curve", "why"),
     [
-        ({4: 400.0}, "Goes from 4 to 8 workers: 4 workers do 400 samples/s, and no other size is known."),
+        ({4: 400.0}, "Goes from 4 to 8 workers: 400 samples/s with 4 workers, and no other size is known."),
         (
             {4: 400.0, 8: 790.0},
             "Goes from 8 to 12 workers: every step up was worthwhile so far "
-            "(4 workers do 400 samples/s, 8 workers do 790 samples/s).",
+            "(400 samples/s with 4 workers, 790 samples/s with 8 workers).",
         ),
         (
             {4: 400.0, 8: 410.0},
             "Goes from 8 to 4 workers: "
-            "4 workers do 400 samples/s, 8 workers do 410 samples/s, which is not worthwhile.",
+            "400 samples/s with 4 workers, 410 samples/s with 8 workers, which is not worthwhile.",
         ),
     ],
 )
@@ -548,7 +548,7 @@ def test_no_history_leads_out_of_the_bounds(
         decision = search.next_size(found, size, situation)
         assert least <= decision.size <= most
         assert decision == search.next_size(found, size, situation)  # nothing is remembered but what was measured
-        assert f"{decision.size} workers" in decision.why
+        assert f"{decision.size} worker" in decision.why
         assert decision.why.endswith(".")
         assert search.next_size(found, size, replace(situation, changing=True)).size == size
     assert (limit(found, search, situation) or least) in range(least, most + 1)

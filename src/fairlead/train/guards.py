@@ -1,0 +1,62 @@
+"""What a script calls after each pass through its loop, so that it has its effect once in a step.
+
+Learning rates follow the batch, schedulers follow the progress, and a gradient scaler sees only complete gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.train import numbers as place
+
+
+@contextlib.contextmanager
+def scaled_rates(optimizer: torch.optim.Optimizer, factor: float) -> Iterator[None]:
+    """Within it all learning rates are so many times as high. Schedulers never see that."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * factor
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def check_rates(numbers: torch.Tensor, world: int, rate: float) -> None:
+    """A scheduler that nobody hands over has another state in a worker that came later."""
+    mean, mean_sqr = (float(numbers[at]) / world for at in (place.RATE, place.RATE_SQR))
+    if mean_sqr - mean * mean > 1e-9 * mean_sqr:
+        raise InvalidSpec(
+            f"the workers' learning rates differ (here it is {rate:g}); "
+            "give the scheduler to job.wrap(model, optimizer, scheduler=...), so that new workers get its state"
+        )
+
+
+def following(scheduler: Any, done: Callable[[], float]) -> Callable[[], None]:
+    """The scheduler's step, as often as is needed to be where the job is."""
+    step = scheduler.step
+
+    def follow() -> None:
+        while scheduler.last_epoch < int(done() + 1e-9):
+            step()
+
+    return follow
+
+
+def only_if(true: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or nothing."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if true() else None
+
+    return guarded
+
+
+def nothing(set_to_none: bool = True) -> None:
+    """Instead of `zero_grad`: gradients are views of buckets, and are cleared when a step begins."""

@@ -1,0 +1,157 @@
+"""What happened to a job, as the events of its agent tell it. Decides nothing, and knows no clock but theirs.
+
+Times are seconds since the first event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fairlead.train.wire import Message
+
+
+class Step(NamedTuple):
+    """One update of the model, by all workers together."""
+
+    workers: int
+    samples: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Pace:
+    """What was measured with one number of workers."""
+
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+
+    def add(self, step: Step) -> None:
+        self.steps += 1
+        self.samples += step.samples
+        self.seconds += step.seconds
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+
+@dataclass(slots=True)
+class Transition:
+    """From one generation to the next; from 0 workers if it is the first."""
+
+    at_s: float
+    generation: int
+    before: int
+    after: int
+    #: Who was lost, if that was the reason.
+    lost: list[str]
+    #: How long nobody trained; None until that is known, and for ever if nobody has seen both ends of it.
+    pause_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Plan:
+    generation: int
+    members: Sequence[str]
+    lost: list[str]
+    joined: set[str] = field(default_factory=set)
+
+
+class History:
+    """Everything that a summary needs. Only `note` changes it."""
+
+    def __init__(self) -> None:
+        self.elapsed_s = 0.0
+        self.paces: dict[int, Pace] = {}
+        self.transitions: list[Transition] = []
+        #: Of the job, from 0 to 1; None before the first report.
+        self.progress: float | None = None
+        #: The step that training began with, here and now.
+        self.first_step = 0
+        #: The job writes checkpoints.
+        self.saves = False
+        self._began_at: float | None = None
+        self._started_s: dict[str, float] = {}
+        self._gone_gpu_s = 0.0
+        self._plan = _Plan(0, [], [])
+        self._step: int | None = None
+        #: Progress when counting began, and samples since.
+        self._counted_from, self._counted = 0.0, 0
+
+    @property
+    def size(self) -> int:
+        """Workers of the last generation that came about."""
+        return self.transitions[-1].after if self.transitions else 0
+
+    @property
+    def gpu_s(self) -> float:
+        """How long workers have held their slots, all together: from their start, not from when they train."""
+        return self._gone_gpu_s + sum(self.elapsed_s - started_s for started_s in self._started_s.values())
+
+    @property
+    def remaining_samples(self) -> float | None:
+        """As many as it took for the progress so far, in proportion; None while that is not known."""
+        if self.progress is None or self.progress <= self._counted_from:
+            return None
+        return self._counted * (1.0 - self.progress) / (self.progress - self._counted_from)
+
+    def note(self, event: Message) -> list[Step]:
+        """The steps that it tells of."""
+        self._began_at = event["at"] if self._began_at is None else self._began_at
+        self.elapsed_s = event["at"] - self._began_at
+        match event["kind"]:
+            case "started":
+                self._started_s[event["worker"]] = self.elapsed_s
+            case "exited":
+                self._gone_gpu_s += self.elapsed_s - self._started_s.pop(event["worker"], self.elapsed_s)
+            case "plan":
+                self._plan = _Plan(event["generation"], event["members"], event["lost"])
+            case "joined":
+                self._note_joined(event)
+            case "paused":
+                self._note_pause(event["generation"], event["seconds"])
+            case "report":
+                return self._note_report(event)
+        return []
+
+    def _note_joined(self, event: Message) -> None:
+        plan = self._plan
+        if event["generation"] != plan.generation or event["worker"] in plan.joined:
+            return
+        plan.joined.add(event["worker"])
+        if len(plan.joined) < len(plan.members):
+            return
+        if not self.transitions:
+            self.first_step = event["step"]
+        change = Transition(self.elapsed_s, plan.generation, self.size, len(plan.members), plan.lost)
+        self.transitions.append(change)
+
+    def _note_pause(self, generation: int, seconds: float) -> None:
+        for transition in self.transitions:
+            if transition.generation == generation:
+                transition.pause_s = seconds
+
+    def _note_report(self, event: Message) -> list[Step]:
+        steps = [Step(*step) for step in event["steps"]]
+        done = len(steps)
+        if self._step is not None and event["step"] >= self._step:
+            done = event["step"] - self._step
+            # Who has just become the leader tells of steps that the one before has already told of.
+            steps = steps[len(steps) - min(done, len(steps)) :]
+        self._step = event["step"]
+        self._count(event, sum(step.samples for step in steps) + (done - len(steps)) * event["batch"])
+        for step in steps:
+            self.paces.setdefault(step.workers, Pace()).add(step)
+        return steps
+
+    def _count(self, event: Message, samples: int) -> None:
+        if self.progress is None or event["progress"] < self.progress:  # it began here, or went back to a checkpoint
+            self._counted_from, self._counted = event["progress"], 0
+        else:
+            self._counted += samples
+        self.progress = event["progress"]
+        self.saves = event["saves"]

@@ -1,0 +1,69 @@
+"""The noise scale, measured while a job trains: in which steps, and by whom.
+
+The leader learns from the gradients of a step, and tells everybody beside those of the next one: so all replicas have
+the same estimate at the same step, and it survives whoever leads.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fairlead.train import numbers as place
+from fairlead.train.noise import NoiseScale
+from fairlead.train.reducer import Reducer
+
+#: Measured are two of so many steps, and all of the first ones.
+MEASURED_ONE_IN, MEASURED_FIRST = 8, 16
+
+
+class Meter:
+    """For one worker."""
+
+    def __init__(self) -> None:
+        self.measuring = False
+        #: Mean gradients of the step before, its samples and loss scale, where one worker has nobody to compare with.
+        self._previous: tuple[list[torch.Tensor], int, float] | None = None
+        #: Memory for these, since to get it takes longer than to copy.
+        self._room: list[torch.Tensor] = []
+
+    def begin(self, step: int, *, adaptive: bool) -> bool:
+        """Whether this step is measured: nobody asks for the noise where the batch cannot change.
+
+        Not the very first, as Adam has not seen the scale of any gradient yet.
+        """
+        self.measuring = adaptive and step > 0 and (step <= MEASURED_FIRST or step % MEASURED_ONE_IN < 2)
+        return self.measuring
+
+    def tell(self, numbers: torch.Tensor, noise: NoiseScale) -> None:
+        """As the leader: what is known so far."""
+        state = noise.state_dict()
+        known = [state[name] for name in place.NOISE_FIELDS]
+        numbers[place.NOISE : place.FIRST_RANK] = torch.tensor(known, dtype=torch.float64)
+
+    def learn(
+        self, numbers: torch.Tensor, noise: NoiseScale, reducer: Reducer, total: int, *, leader: bool, loss_scale: float
+    ) -> None:
+        """What the leader knew, everybody knows now; and the leader learns from this step.
+
+        Gradients of a loss that was multiplied with `loss_scale` are as many times too long.
+        """
+        told = numbers[place.NOISE : place.FIRST_RANK].tolist()
+        noise.load_state_dict(dict(zip(place.NOISE_FIELDS, told, strict=True)))
+        if not self.measuring or not leader:
+            return
+        unit = loss_scale**-2
+        groups = int(numbers[place.GROUPS])
+        if groups >= 2:
+            noise.update(unit * float(numbers[place.LOCAL_SQR]), unit * reducer.mean_sqr(), groups, total)
+        elif self._previous is not None and self._previous[2] == loss_scale:
+            gradients, batch, _ = self._previous
+            difference, inner = reducer.compare(gradients)
+            noise.update_pair(unit * difference, unit * inner, total, batch)
+        if groups != 1 or self._previous is not None:
+            self._previous = None
+            return
+        flats = [bucket.flat for bucket in reducer.buckets]
+        self._room = self._room or [torch.empty_like(flat) for flat in flats]
+        for room, flat in zip(self._room, flats, strict=True):
+            room.copy_(flat)
+        self._previous = self._room, total, loss_scale
