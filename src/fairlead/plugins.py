@@ -36,7 +36,9 @@ POLICIES: dict[str, str] = {
     "pollux": "fairlead.policies.pollux:Pollux",
     "sia": "fairlead.policies.sia:Sia",
     "pilot": "fairlead.policies.pilot:Pilot",
+    "even": "fairlead.policies.even:Even",
     "autoscale": "fairlead.policies.autoscale:Autoscale",
+    "frugal": "fairlead.policies.frugal:Frugal",
 }
 
 GROUP = "fairlead.policies"

@@ -13,6 +13,7 @@ from fairlead.cli.errors import reports_errors
 from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import number_list, policy_list
 from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, print_table, progress_bar, writable
+from fairlead.cli.reproduce_elasticity import elasticity
 from fairlead.cli.reproduce_sia import sia
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim import reproduction as paper
@@ -32,6 +33,7 @@ def reproduce() -> None:
 
 
 reproduce.add_command(sia)
+reproduce.add_command(elasticity)
 
 
 @reproduce.command()

@@ -6,7 +6,7 @@ Learning rates follow the batch, schedulers follow the progress, and a gradient 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -26,6 +26,11 @@ def scaled_rates(optimizer: torch.optim.Optimizer, factor: float) -> Iterator[No
     finally:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+
+
+def rate_of(optimizer: torch.optim.Optimizer | None) -> float:
+    """All its learning rates in one number."""
+    return 0.0 if optimizer is None else sum(float(group["lr"]) for group in optimizer.param_groups)
 
 
 def check_rates(numbers: torch.Tensor, world: int, rate: float) -> None:
@@ -49,9 +54,16 @@ def following(scheduler: Any, done: Callable[[], float]) -> Callable[[], None]:
     return follow
 
 
-def only_if(true: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or nothing."""
+def guarded_scaler(parts: Iterable[Any], complete: Callable[[], bool]) -> torch.amp.GradScaler | None:
+    """The gradient scaler among some parts, which from now on only sees gradients that are complete: so its scale
+    changes between two steps, and never within one."""
+    scaler = next((part for part in parts if isinstance(part, torch.amp.GradScaler)), None)
+    for name in ("unscale_", "step", "update") if scaler is not None else ():
+        setattr(scaler, name, _only_if(complete, getattr(scaler, name)))
+    return scaler
 
+
+def _only_if(true: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs) if true() else None
 

@@ -6,18 +6,23 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from fairlead.train.group import Broken, Building, Group
-from fairlead.train.link import Link
+from fairlead.train.link import Link, Plan
 
 
 class Membership:
     """The present group, and the next one while it is being built."""
 
     def __init__(
-        self, link: Link, enter: Callable[[Group], None], leave: Callable[[], NoReturn], room: Callable[[], int]
+        self,
+        link: Link,
+        enter: Callable[[Group], None],
+        go_on: Callable[[Group], None],
+        leave: Callable[[], NoReturn],
+        room: Callable[[], int],
     ) -> None:
-        """`enter` brings everybody in a new group to the same state, and may raise Broken; `leave` ends the process;
-        `room` are the bytes of the state."""
-        self._link, self._enter, self._leave, self._room = link, enter, leave, room
+        """`enter` brings everybody in a new group to the same state, and may raise Broken; `go_on` is for those who
+        have it already; `leave` ends the process; `room` are the bytes of the state."""
+        self._link, self._enter, self._go_on, self._leave, self._room = link, enter, go_on, leave, room
         self.group: Group | None = None
         self._next: Building | None = None
 
@@ -27,6 +32,12 @@ class Membership:
         return self._next is not None and self._next.ready
 
     @property
+    def next_plan(self) -> Plan:
+        """Of the generation that is being built."""
+        assert self._next is not None
+        return self._next.plan
+
+    @property
     def broken(self) -> bool:
         """Somebody was lost, so the present group will never complete anything again."""
         plan, group = self._link.plan, self.group
@@ -34,15 +45,17 @@ class Membership:
             return False
         return plan.broken and plan.generation > group.plan.generation
 
-    def prepare(self) -> None:
-        """Build the group of the next generation, if there is one, while this one trains on."""
+    def prepare(self) -> bool:
+        """Build the group of the next generation, if there is one, while this one trains on. Whether that was begun."""
         plan, group = self._link.plan, self.group
         if plan is None or group is None or plan.generation <= group.plan.generation:
-            return
-        if self._next is None or self._next.plan != plan:
-            grows = not set(plan.members) <= set(group.plan.members)
-            leads = plan.members[0] == self._link.name
-            self._next = Building(plan, self._link, room=self._room() if grows and leads else 0)
+            return False
+        if self._next is not None and self._next.plan == plan:
+            return False
+        grows = not set(plan.members) <= set(group.plan.members)
+        leads = plan.members[0] == self._link.name
+        self._next = Building(plan, self._link, room=self._room() if grows and leads else 0)
+        return True
 
     def change(self) -> None:
         """To the next generation, for which everybody is ready."""
@@ -50,8 +63,10 @@ class Membership:
         old, following = self.group, self._next
         if self._link.name not in following.plan.members:
             self._leave()
+        stay = old is not None and set(following.plan.members) <= set(old.plan.members)
         try:
-            self._become(following.result())
+            # Who has trained together until this step and nobody else: no word needs to be exchanged.
+            self._become(following.result(), self._go_on if stay else self._enter)
         except Broken as broken:
             self._link.say("stuck", generation=following.plan.generation, why=str(broken))
             self.rejoin()
@@ -72,15 +87,15 @@ class Membership:
                 self._leave()
             try:
                 begun = self._next if self._next is not None and self._next.plan == plan else Building(plan, self._link)
-                self._become(begun.result())
+                self._become(begun.result(), self._enter)
                 return
             except Broken as broken:
                 self.group = None
                 self._link.say("stuck", generation=done, why=str(broken))  # or the others would wait for us
 
-    def _become(self, group: Group) -> None:
+    def _become(self, group: Group, enter: Callable[[Group], None]) -> None:
         try:
-            self._enter(group)
+            enter(group)
         finally:
             if group.memory is not None:
                 group.memory.forget()

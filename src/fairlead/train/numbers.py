@@ -11,8 +11,9 @@ LOCAL_SQR, GROUPS, LOSS = 0, 1, 2
 READY, STOP, SUSPEND = 3, 4, 5
 #: Everybody's learning rate and its square: if these are not all equal, the replicas drift apart.
 RATE, RATE_SQR = 6, 7
-#: From the leader only: the split from the next step on, if it changes; and what is known of the noise.
-MICRO, ACCUMULATION, NOISE = 8, 9, 10
+#: From the leader only: the split from the next step on, if it changes, and that of the next generation; and what is
+#: known of the noise.
+MICRO, ACCUMULATION, THEIR_MICRO, THEIR_ACCUMULATION, NOISE = 8, 9, 10, 11, 12
 NOISE_FIELDS = ("sqr_sum", "trace_sum", "weight", "only_pairs", "skipped")
 #: From here on, how long each member has computed.
 FIRST_RANK = NOISE + len(NOISE_FIELDS)

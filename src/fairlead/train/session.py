@@ -19,12 +19,13 @@ whoever is left. So the loop of a script knows nothing of all this, and no sampl
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,7 +39,7 @@ from fairlead.train.agent import PREEMPTED, too_many
 from fairlead.train.checkpoint import Store, signature_of
 from fairlead.train.chronicle import Chronicle
 from fairlead.train.group import Broken, Group
-from fairlead.train.guards import check_rates, following, nothing, only_if, scaled_rates
+from fairlead.train.guards import check_rates, following, guarded_scaler, nothing, rate_of, scaled_rates
 from fairlead.train.keeper import Keeper
 from fairlead.train.link import Link, Plan, connect
 from fairlead.train.membership import Membership
@@ -51,7 +52,7 @@ from fairlead.train.rules import Rule, default_rule
 from fairlead.train.rules import rule as find_rule
 from fairlead.train.schedules import schedule as find_schedule
 from fairlead.train.source import Streamed, find_source
-from fairlead.train.transfer import hand_over, machine, room_for
+from fairlead.train.transfer import hand_over, meet, room_for
 from fairlead.train.tuner import Tuner
 from fairlead.train.wire import TOKEN
 
@@ -69,7 +70,7 @@ class Job:
         self.loss = float("nan")
         self._link = link
         self._keeper = Keeper(store, save_every_s, lambda: (self.state(), self.progress.step))
-        self._members = Membership(link, self._enter, self._leave, lambda: room_for(self.state()))
+        self._members = Membership(link, self._enter, self._go_on, self._leave, lambda: room_for(self.state()))
         self._reducer: Reducer | None = None
         self._parts: dict[str, Any] = {}
         self._model: torch.nn.Module | None = None
@@ -85,9 +86,10 @@ class Job:
         self._total = 0
         self._chronicle, self._meter = Chronicle(), Meter()
         self._scaler: torch.amp.GradScaler | None = None
-        self._next_split: tuple[int, int] = (0, 0)
+        #: As the leader: of the step after the next, if it changes; and of the next generation.
+        self._next_split = self._their_split = (0, 0)
         self._tuned_at = time.monotonic()
-        self._stopping = self._stepped = False
+        self._stopping = self._stepped = self._left = False
         self._quiet = threading.Lock()  # held while the state changes
 
     # -- what a script uses --------------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ class Job:
         optimizer.zero_grad = nothing  # type: ignore[method-assign]
         if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             scheduler.step = following(scheduler, lambda: self._done(scheduler_every))
-        self._guard_scaler(every.values())
+        self._scaler = guarded_scaler(every.values(), lambda: self._reduced or self._rehearsed)
         return model, optimizer
 
     def loader(
@@ -261,7 +263,7 @@ class Job:
             return
         self._chronicle.enter("computing")
         self.loss = float(self._numbers[place.LOSS])
-        check_rates(self._numbers, self.world, self._rate())
+        check_rates(self._numbers, self.world, rate_of(self._optimizer))
         assert self.tuner is not None
         self._meter.learn(
             self._numbers, self.tuner.noise, reducer, self._total, leader=self.leader, loss_scale=self._loss_scale
@@ -285,7 +287,8 @@ class Job:
         self._numbers = torch.zeros(place.FIRST_RANK + self.world, dtype=torch.float64)
         if self.leader:
             self._keeper.save_if_due()
-        self._members.prepare()
+        if self._members.prepare() and self.leader:
+            self._their_split = self._split_for(self._members.next_plan)
 
     def commit(self) -> None:
         """The step is done: its samples have been used."""
@@ -352,44 +355,45 @@ class Job:
 
     def _enter(self, group: Group) -> None:
         """Make sure that everybody has the state of whoever is furthest, and go on together."""
-        assert self._reducer is not None
-        rows = group.gather([float(self._has_state), float(self.progress.step), machine()])
-        furthest = max((row[1] for row in rows if row[0]), default=None)
-        if furthest is None:
-            donors = [0]
-            saved = self._keeper.saved() if group.rank == 0 else None
-            if saved is not None:
-                self.load(saved)
-        else:
-            donors = [rank for rank, row in enumerate(rows) if row[0] and row[1] == furthest]
-        needy = [rank for rank in range(group.world) if rank not in donors]
-        if needy:
-            local = len({row[2] for row in rows}) == 1
-            state = hand_over(group, donors, self.state() if group.rank in donors else None, local=local)
+        meeting = meet(group, step=self.progress.step if self._has_state else None)
+        saved = self._keeper.saved() if meeting.nobody_knows and group.rank == 0 else None
+        if saved is not None:
+            self.load(saved)
+        if meeting.needy:
+            knows = group.rank in meeting.donors
+            state = hand_over(group, meeting.donors, self.state() if knows else None, local=meeting.local)
             if state is not None:
                 self.load(state)
         self._has_state = True
         self._keeper.put_off()
+        told = torch.tensor(self._split_for(group.plan) if group.rank == 0 else (0, 0), dtype=torch.int64)
+        group.broadcast(told, 0)
+        self._change_to(group, int(told[0]), int(told[1]))
+
+    def _go_on(self, group: Group) -> None:
+        """With some of those who have done the last step together, as the leader said beside its gradients."""
+        numbers = self._numbers
+        if self.world == 1:
+            numbers[place.THEIR_MICRO], numbers[place.THEIR_ACCUMULATION] = self._split_for(group.plan)
+        self._change_to(group, int(numbers[place.THEIR_MICRO]), int(numbers[place.THEIR_ACCUMULATION]))
+
+    def _change_to(self, group: Group, micro: int, accumulation: int) -> None:
+        assert self._reducer is not None
+        assert self.tuner is not None
         self._reducer.group = group
         self._void = False
-        self._agree_on_split(group)
-        self._link.say("joined", generation=group.plan.generation, step=self.progress.step, epoch=self.progress.epoch)
-
-    def _agree_on_split(self, group: Group) -> None:
-        """The leader says how the batch is split among so many."""
-        assert self.tuner is not None
-        progress, nodes = self.progress, len(set(group.plan.nodes))
-        split = progress.per_gpu_batch, progress.accumulation
-        if group.rank == 0:
-            if split[0] > 0:
-                split = self.tuner.choose(nodes, group.world, split, self._epochs_done())
-            else:
-                split = self.tuner.first_split(nodes, group.world)
-        told = torch.tensor(split, dtype=torch.int64)
-        group.broadcast(told, 0)
-        progress.per_gpu_batch, progress.accumulation = int(told[0]), int(told[1])
+        self.progress.per_gpu_batch, self.progress.accumulation = micro, accumulation
         self.tuner.profile.changed()
         self._chronicle.interrupted()
+        self._link.say("joined", generation=group.plan.generation, step=self.progress.step, epoch=self.progress.epoch)
+
+    def _split_for(self, plan: Plan) -> tuple[int, int]:
+        """As the leader: how the batch is split among the workers of a generation."""
+        assert self.tuner is not None
+        nodes, split = len(set(plan.nodes)), (self.progress.per_gpu_batch, self.progress.accumulation)
+        if split[0] == 0:
+            return self.tuner.first_split(nodes, plan.world)
+        return self.tuner.choose(nodes, plan.world, split, self._epochs_done())
 
     def _epochs_done(self) -> float:
         assert self.tuner is not None
@@ -403,15 +407,12 @@ class Job:
         numbers[place.LOCAL_SQR], numbers[place.GROUPS] = self._reducer.local_sqr, self._reducer.groups
         numbers[place.READY] = float(self._members.next_is_ready)
         numbers[place.STOP], numbers[place.SUSPEND] = float(self._stopping), float(self._link.suspended)
-        numbers[place.RATE], numbers[place.RATE_SQR] = (rate := self._rate()), rate * rate
+        numbers[place.RATE], numbers[place.RATE_SQR] = (rate := rate_of(self._optimizer)), rate * rate
         numbers[place.FIRST_RANK + self.rank] = self._chronicle.in_phase_s
         if self.leader:
             self._meter.tell(numbers, self.tuner.noise)
             numbers[place.MICRO], numbers[place.ACCUMULATION] = self._next_split
-
-    def _rate(self) -> float:
-        assert self._optimizer is not None
-        return sum(float(group["lr"]) for group in self._optimizer.param_groups)
+            numbers[place.THEIR_MICRO], numbers[place.THEIR_ACCUMULATION] = self._their_split
 
     def _record_times(self) -> None:
         """How long the step took, and each member's part of it."""
@@ -485,7 +486,7 @@ class Job:
 
     def _leave(self) -> NoReturn:
         self._link.say("left", step=self.progress.step)
-        os.nice(19)  # to clean up takes a while, and should not hold up those who train
+        self._left = True
         sys.exit(0)
 
     def _save(self) -> None:
@@ -527,6 +528,14 @@ class Job:
             self._save()
             os._exit(PREEMPTED)
 
+    def vanish(self) -> None:
+        """Who has left ends at once, after what its script cleans up: to take torch apart takes a second of a processor
+        that those who train could use."""
+        if self._left:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
     # -- small things --------------------------------------------------------------------------------------------
 
     def _guarded(self, step: Any) -> Any:
@@ -563,13 +572,6 @@ class Job:
         """By what the script multiplies its loss before it gives it to us."""
         return float(self._scaler.get_scale()) if self._scaler is not None and self._scaler.is_enabled() else 1.0
 
-    def _guard_scaler(self, parts: Iterable[Any]) -> None:
-        """A gradient scaler may only see gradients that are complete, and change its scale between two steps."""
-        for scaler in (part for part in parts if isinstance(part, torch.amp.GradScaler)):
-            self._scaler = scaler
-            for name in ("unscale_", "step", "update"):
-                setattr(scaler, name, only_if(lambda: self._reduced or self._rehearsed, getattr(scaler, name)))
-
     @property
     def _rehearsed(self) -> bool:
         return self._micro is not None and self._micro.rehearsal
@@ -590,6 +592,7 @@ def init(
     job = Job(link, seed=seed, store=store, save_every_s=save_every_s)
     jobs.append(job)
     link.on_stop = job.stop
+    atexit.register(job.vanish)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: job.stop(grace_s))
     return job

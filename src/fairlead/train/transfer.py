@@ -13,7 +13,7 @@ import mmap
 import uuid
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,6 +31,26 @@ def machine() -> float:
     with contextlib.suppress(OSError):
         return float(zlib.crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes()))
     return float(uuid.getnode())
+
+
+class Meeting(NamedTuple):
+    """What the members of a generation know of each other when it begins, all the same."""
+
+    #: Those who have the state of whoever is furthest, by rank; the leader if nobody has any.
+    donors: list[int]
+    needy: list[int]
+    nobody_knows: bool
+    #: All are on one machine.
+    local: bool
+
+
+def meet(group: Group, *, step: int | None) -> Meeting:
+    """Everybody says how far it is; None if it has no state. Raises Broken."""
+    rows = group.gather([-1.0 if step is None else float(step), machine()])
+    furthest = max(row[0] for row in rows)
+    donors = [0] if furthest < 0.0 else [rank for rank, row in enumerate(rows) if row[0] == furthest]
+    needy = [rank for rank in range(group.world) if rank not in donors]
+    return Meeting(donors, needy, nobody_knows=furthest < 0.0, local=len({row[1] for row in rows}) == 1)
 
 
 def room_for(state: dict[str, Any]) -> int:

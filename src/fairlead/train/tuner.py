@@ -62,7 +62,7 @@ class Tuner:
         return self._schedule.choose(self._situation(nodes, gpus, split, epoch))
 
     def _situation(self, nodes: int, gpus: int, split: Split, epoch: float) -> Situation:
-        observations = self.profile.observations()
+        observations = self.profile.observations() if self.adaptive else ()
         sqr = self.noise.sqr
         return Situation(
             nodes=nodes,
