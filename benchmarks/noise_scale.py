@@ -6,11 +6,12 @@ mlp1m   0.98 M parameters       tf25m   a transformer of 26 M parameters, 8 laye
 
 A case is a model and each worker's samples, for tf25m with their length in tokens. 8x128 is as little as one would
 train such a model with (a GPU would take 32x128 or more, which takes 9 s for each step here): what measuring costs
-depends on the parameters alone, so with larger batches it is less. At 4x32 hardly anything but the cost is seen.
+depends on the parameters alone, so with larger batches it is less. With --case tf25m:4x32 hardly anything else is seen.
 
 ddp     DistributedDataParallel as it is by default, with DataLoader and DistributedSampler
 view    the same with gradient_as_bucket_view
-ours    a job of fairlead.train whose batch may change (but does not, here): the noise is measured in 2 of 8 steps
+ours    a job of fairlead.train whose batch may change (but does not, here): the noise is measured in one of 8
+        steps, or in two in a row if there is one worker
 fixed   the same with a batch that cannot change: nothing is measured
 every   the noise is measured in every step
 
@@ -45,7 +46,7 @@ SCRIPT = Path(__file__).with_name("noise_scale_script.py")
 #: For whom overheads are told, beside "ours".
 OTHERS = {"ddp_view": "view", "ours_fixed": "fixed", "ours_every_step": "every"}
 #: Models and their rounds by default, so that all of it takes some minutes.
-ROUNDS = {"mlp1m:64": 40, "tf25m:4x32": 3, "tf25m:8x128": 2}
+ROUNDS = {"mlp1m:64": 20, "tf25m:8x128": 3}
 RESAMPLES = 2000
 
 

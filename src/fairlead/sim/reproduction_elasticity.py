@@ -143,10 +143,9 @@ class Way:
         return self.pause_s is None and self.restart_s is None
 
 
-#: About what a change takes `fairlead.train`: six changes between 2 and 4 workers took 0.57 s on average, with a
-#: transformer of 26 million parameters (ResNet-50 has 25.6) over gloo on two busy cores, by benchmarks/rescale.py
-#: --model tf25m.
-OUR_PAUSE_S = 0.5
+#: What a change takes `fairlead.train` with a transformer of 26 million parameters on two cores: 0.22 s to grow from 2
+#: to 4 workers and 0.04 s to shrink (benchmarks/rescale.py), so this on average.
+OUR_PAUSE_S = 0.13
 
 STATIC, IN_PLACE, OURS, RESTART = "static", "in place", "in place, our pauses", "checkpoint-restart"
 

@@ -73,7 +73,7 @@ class Loader:
         if total == 0:
             job.end_epoch()
             return
-        mine = self._shares(total)
+        mine = self._shares(total, job.progress.step)
         try:
             for place, share in enumerate(mine):
                 samples = len(share.positions)
@@ -103,10 +103,10 @@ class Loader:
     def forecast(self) -> Iterator[tuple[int, range]]:
         """What this worker takes from the present step on, if nothing changes."""
         progress, wanted, length = self._job.progress, self._total(), self.source.length
-        first = progress.position
+        first, step = progress.position, itertools.count(progress.step)
         for epoch in itertools.count(progress.epoch):
             for start in range(first, length, wanted):
-                for share in self._shares(min(wanted, length - start)):
+                for share in self._shares(min(wanted, length - start), next(step)):
                     yield epoch, _from(start, share.positions)
             first = 0
 
@@ -117,7 +117,7 @@ class Loader:
             return self.batch.initial
         return job.world * job.progress.per_gpu_batch * (job.progress.accumulation + 1)
 
-    def _shares(self, total: int) -> list[Share]:
+    def _shares(self, total: int, step: int) -> list[Share]:
         """This worker's; at least one, even if it counts nothing."""
         job = self._job
         if not job.joined:
@@ -128,7 +128,9 @@ class Loader:
         else:
             part = split(total, job.shares)[job.rank]
             # In as many micro-batches as were decided on, also if it is more than an equal share.
-            fitting = -(-len(part) // (job.progress.accumulation + 1)) if self._adaptive else total
+            compared = job.world == 1 and job.meter.due(step, adaptive=self._adaptive)
+            micros = max(2 if compared else 1, job.progress.accumulation + 1)
+            fitting = -(-len(part) // micros) if self._adaptive else total
             largest = min(fitting, self.batch.max_per_gpu or total)
             mine = [Share(positions) for positions in micro_batches(part, max(1, largest))]
         return mine or [Share(range(1), weight=0.0)]

@@ -2,6 +2,10 @@
 
 The leader learns from the gradients of a step, and tells everybody beside those of the next one: so all replicas have
 the same estimate at the same step, and it survives whoever leads.
+
+A worker that is alone computes two gradients in such a step, of half of the samples each (`loader`). To compare its
+gradient with that of the step before would need no second one, but is biased where steps are large (`noise`): with it,
+the batch of an example grew to where the model learned less. It is left for steps of one sample.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from fairlead.train import numbers as place
 from fairlead.train.noise import NoiseScale
 from fairlead.train.reducer import Reducer
 
-#: Measured are two of so many steps, and all of the first ones.
+#: Measured is one of so many steps, and all of the first ones.
 MEASURED_ONE_IN, MEASURED_FIRST = 8, 16
 
 
@@ -21,18 +25,27 @@ class Meter:
 
     def __init__(self) -> None:
         self.measuring = False
-        #: Mean gradients of the step before, its samples and loss scale, where one worker has nobody to compare with.
+        #: Mean gradients of the step before, its samples and loss scale, where a step has but one gradient: that of one
+        #: sample.
         self._previous: tuple[list[torch.Tensor], int, float] | None = None
         #: Memory for these, since to get it takes longer than to copy.
         self._room: list[torch.Tensor] = []
 
-    def begin(self, step: int, *, adaptive: bool) -> bool:
+    def due(self, step: int, *, adaptive: bool) -> bool:
         """Whether this step is measured: nobody asks for the noise where the batch cannot change.
 
         Not the very first, as Adam has not seen the scale of any gradient yet.
         """
-        self.measuring = adaptive and step > 0 and (step <= MEASURED_FIRST or step % MEASURED_ONE_IN < 2)
+        often = step <= MEASURED_FIRST or step % MEASURED_ONE_IN == 0
+        return adaptive and step > 0 and (often or self._previous is not None)
+
+    def begin(self, step: int, *, adaptive: bool) -> bool:
+        self.measuring = self.due(step, adaptive=adaptive)
         return self.measuring
+
+    def changed(self) -> None:
+        """There are other workers now, who do not know that one of them has something to compare with."""
+        self._previous = None
 
     def tell(self, numbers: torch.Tensor, noise: NoiseScale) -> None:
         """As the leader: what is known so far."""

@@ -56,8 +56,8 @@ from fairlead.train.transfer import hand_over, meet, room_for
 from fairlead.train.tuner import Tuner
 from fairlead.train.wire import TOKEN
 
-#: Seconds between two looks at the batch.
-RETUNE_S = 10.0
+#: Seconds and steps between two looks at the batch.
+RETUNE_S, RETUNE_STEPS = 3.0, 10
 
 
 class Job:
@@ -84,11 +84,11 @@ class Job:
         self._preconditioner: Preconditioner | None = None
         self._epochs = 0
         self._total = 0
-        self._chronicle, self._meter = Chronicle(), Meter()
+        self._chronicle, self.meter = Chronicle(), Meter()
         self._scaler: torch.amp.GradScaler | None = None
         #: As the leader: of the step after the next, if it changes; and of the next generation.
         self._next_split = self._their_split = (0, 0)
-        self._tuned_at = time.monotonic()
+        self._tuned_at = time.monotonic(), 0
         self._stopping = self._stepped = self._left = False
         self._quiet = threading.Lock()  # held while the state changes
 
@@ -265,7 +265,7 @@ class Job:
         self.loss = float(self._numbers[place.LOSS])
         check_rates(self._numbers, self.world, rate_of(self._optimizer))
         assert self.tuner is not None
-        self._meter.learn(
+        self.meter.learn(
             self._numbers, self.tuner.noise, reducer, self._total, leader=self.leader, loss_scale=self._loss_scale
         )
 
@@ -317,7 +317,7 @@ class Job:
             self._void = self._reduced = False
             self._total = total
             adaptive = self.tuner is not None and self.tuner.adaptive
-            measure = self._meter.begin(self.progress.step, adaptive=adaptive)
+            measure = self.meter.begin(self.progress.step, adaptive=adaptive)
             self._reducer.begin(measure=measure, preconditioner=self._preconditioner)
             self._chronicle.enter("computing")
         self._micro = micro
@@ -384,6 +384,7 @@ class Job:
         self._void = False
         self.progress.per_gpu_batch, self.progress.accumulation = micro, accumulation
         self.tuner.profile.changed()
+        self.meter.changed()
         self._chronicle.interrupted()
         self._link.say("joined", generation=group.plan.generation, step=self.progress.step, epoch=self.progress.epoch)
 
@@ -410,7 +411,7 @@ class Job:
         numbers[place.RATE], numbers[place.RATE_SQR] = (rate := rate_of(self._optimizer)), rate * rate
         numbers[place.FIRST_RANK + self.rank] = self._chronicle.in_phase_s
         if self.leader:
-            self._meter.tell(numbers, self.tuner.noise)
+            self.meter.tell(numbers, self.tuner.noise)
             numbers[place.MICRO], numbers[place.ACCUMULATION] = self._next_split
             numbers[place.THEIR_MICRO], numbers[place.THEIR_ACCUMULATION] = self._their_split
 
@@ -436,14 +437,14 @@ class Job:
     def _retune(self) -> None:
         """As the leader, decide once in a while how the batch should be split from the step after the next on."""
         assert self.tuner is not None
-        progress = self.progress
         self._next_split = (0, 0)
-        if not self.leader or not self.tuner.adaptive or time.monotonic() - self._tuned_at < RETUNE_S:
+        now, step = time.monotonic(), self.progress.step
+        early = now - self._tuned_at[0] < RETUNE_S or step - self._tuned_at[1] < RETUNE_STEPS
+        if not self.leader or not self.tuner.adaptive or early:
             return
-        self._tuned_at = time.monotonic()
-        split = progress.per_gpu_batch, progress.accumulation
-        chosen = self.tuner.choose(len(set(self._plan.nodes)), self.world, split, self._epochs_done())
-        if chosen != split:
+        self._tuned_at = now, step
+        chosen = self._split_for(self._plan)
+        if chosen != (self.progress.per_gpu_batch, self.progress.accumulation):
             self._next_split = chosen
 
     def _report(self, *, last: bool = False) -> None:
