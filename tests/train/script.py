@@ -46,7 +46,7 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None
     data: object = Flow(1000) if "length" in options else Points(1000)
     name = os.environ.get("FAIRLEAD_WORKER", f"w{os.environ.get('RANK', '0')}")
     slow, slow_s = options.pop("slow", None), float(str(options.pop("slow_s", 0.0)))
-    forgetful = options.pop("forgetful", False)
+    forgetful, code = options.pop("forgetful", False), int(str(options.pop("exit_with", 0)))
     stalled = out / "stalled"
     job = fairlead.train.init(seed=3, checkpoints=out / "checkpoints", save_every_s=0.5, grace_s=grace_s)
     model: torch.nn.Module = torch.nn.Sequential(
@@ -68,6 +68,7 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None
                 if job.reduced:
                     weights = float(sum(p.detach().abs().sum() for p in model.parameters()))
                     row = {
+                        "progress": job.progress.scale_invariant,
                         "step": job.progress.step,
                         "epoch": job.progress.epoch,
                         "position": job.progress.position,
@@ -85,6 +86,8 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None
                         time.sleep(600.0)
                 time.sleep(pace_s)
             scheduler.step()
+    if code:
+        raise SystemExit(code)
 
 
 if __name__ == "__main__":

@@ -100,8 +100,10 @@ def test_what_was_fetched_for_nothing_is_thrown_away(monkeypatch: pytest.MonkeyP
     from fairlead.train import session
 
     monkeypatch.setattr(session, "RETUNE_S", 0.0)
-    options = {"batch_size": 2, "max_batch_size": 64, "schedule": "doubling", "epochs": 1}
-    assert_same(train(Points(400), workers=2, **options), train(Points(400), **options))
+    options = {"batch_size": 4, "max_batch_size": 64, "schedule": "doubling", "epochs": 1}
+    found = train(Points(1000), workers=2, **options)
+    assert_same(found, train(Points(1000), **options))
+    assert len(found[0]) < 1000 / 4
 
 
 class Noisy(Points):

@@ -99,6 +99,63 @@ def test_whatever_happens_every_sample_is_used_once(seed: int, tmp_path: Path, m
     Audit.merged(audit.iterdir()).check(1000, epochs=range(whole))
 
 
+def test_with_a_batch_that_grows_all_replicas_stay_alike(tmp_path: Path) -> None:
+    """Whoever takes part in a step has the same weights after it, and the same progress, to the last bit."""
+
+    async def play(drive: Drive) -> None:
+        await drive.settled(3)
+        await drive.until(lambda: rows(drive.out)[-1]["total"] > 30)
+        await drive.size(2)
+
+    drive = Drive(tmp_path / "job", max_batch_size=300, schedule="doubling")
+    assert drive.run(3, play) == PREEMPTED
+    by_step: dict[int, set[tuple[float, float, int]]] = {}
+    for row in rows(drive.out):
+        by_step.setdefault(row["step"], set()).add((row["weights"], row["progress"], row["total"]))
+    assert [step for step, seen in by_step.items() if len(seen) > 1] == []
+
+
+def test_a_job_whose_script_fails_after_training_has_failed(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        assert drive._ended is not None
+        await drive._ended
+
+    drive = Drive(tmp_path / "job", epochs=1, pace_s=0.0, exit_with=7)
+    assert drive.run(2, play) == 7
+
+
+def test_a_job_that_is_suspended_before_it_begins_does_not_begin(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        drive.agent.suspend()
+        await drive.until(lambda: any(event["kind"] == "suspended" for event in drive.events))
+        assert drive.steps() <= 1
+        drive.agent.resume()
+        await drive.settled(1)
+
+    assert Drive(tmp_path / "job").run(1, play) == PREEMPTED
+
+
+def test_workers_that_are_not_wanted_any_more_are_ended(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(1)
+        drive.agent.resize(slots(3))
+        await drive.until(lambda: sum(event["kind"] == "started" for event in drive.events) == 3)
+        drive.agent.resize(slots(1))
+        await drive.until(lambda: sum(event["kind"] == "exited" for event in drive.events) == 2)
+        await drive.settled(1)
+
+    drive = Drive(tmp_path / "job")
+    assert drive.run(1, play) == PREEMPTED
+    assert {event["stage"] for event in drive.events if event["kind"] == "exited"} == {"left", "member"}
+
+
+def test_a_job_that_is_stopped_at_once_ends(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        drive.agent.stop()
+
+    assert Drive(tmp_path / "job").run(2, play) == PREEMPTED
+
+
 def test_a_stream_is_read_by_whoever_comes(tmp_path: Path) -> None:
     async def play(drive: Drive) -> None:
         await drive.settled(1)
@@ -297,7 +354,8 @@ def test_a_job_that_is_stopped_while_it_hangs_in_its_own_code_saves_the_last_ste
         await drive.until(lambda: (drive.out / "stalled").exists())
         if by_signal:
             drive.kill(0, signal.SIGTERM)
-            await drive.until(lambda: not drive.agent.settled)
+            assert drive._ended is not None
+            await drive._ended
 
     out = tmp_path / "job"
     first = Drive(out, patience=Patience(grace_s=4.0), stall_at=20, grace_s=2.0)

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="the training library needs torch: p
 
 from fairlead.train.noise import (  # noqa: E402  after the skip
     CPU_CHUNK,
+    LEAST_V,
     NOISE_SCALE_MAX,
     Divisor,
     NoiseScale,
@@ -303,7 +304,8 @@ def adam_factor(
     optimizer: torch.optim.Optimizer, parameter: torch.Tensor, beta: float, eps: float, v: str = "exp_avg_sq"
 ) -> torch.Tensor:
     state = optimizer.state[parameter]
-    return 1.0 / ((state[v] / (1.0 - beta ** float(state["step"]))).sqrt() + eps)
+    floored = torch.maximum(state[v], LEAST_V * state[v].mean())
+    return 1.0 / ((floored / (1.0 - beta ** float(state["step"]))).sqrt() + eps)
 
 
 def factors(preconditioner: Preconditioner, *parameters: torch.Tensor) -> torch.Tensor:
@@ -364,13 +366,13 @@ def test_nothing_is_divided_before_the_first_step_or_for_other_optimisers() -> N
     assert Preconditioner(sgd).divisor(parameter) is None
 
 
-def test_what_never_had_a_gradient_is_left_out() -> None:
+def test_what_never_had_a_gradient_counts_little_more_than_its_neighbours_or_is_left_out_with_them() -> None:
     used, unused = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adam([used, unused])
     used.grad = torch.tensor([0.5, 0.0])
     optimizer.step()
     found = factors(Preconditioner(optimizer), used, unused)
-    torch.testing.assert_close(found, torch.tensor([2.0, 0.0, 0.0, 0.0]))
+    torch.testing.assert_close(found, torch.tensor([2.0, 2.0 / (LEAST_V / 2) ** 0.5, 0.0, 0.0]))
 
 
 # -- kernels ---------------------------------------------------------------------------------------------------------
@@ -382,7 +384,8 @@ def test_sums_of_squares_have_64_bits_whatever_the_gradient_has(length: int, dty
     random = torch.Generator().manual_seed(0)
     g, h, v = (torch.randn(length, generator=random).to(dtype) for _ in range(3))
     v = v.abs()
-    a, b, root = g.double(), h.double(), v.double().sqrt() + 0.5
+    floor = torch.cat([LEAST_V * part.double().mean().expand(len(part)) for part in v.split(CPU_CHUNK)])
+    a, b, root = g.double(), h.double(), torch.maximum(v.double(), floor).sqrt() + 0.5
     divisor = Divisor(v, shift=0.5, correction=0.25)  # elements are divided by root and multiplied with sqrt(0.25)
     for found, exact in (
         (squared_norm(g), a @ a),

@@ -100,12 +100,12 @@ def test_a_batch_that_may_grow_grows_and_fewer_steps_make_as_much_progress(monke
     model = make_model()
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     model, optimizer = job.wrap(model, optimizer)
-    loader = job.loader(Points(1000), 2, max_batch_size=64, schedule="doubling")  # the noise scale is above 8
+    loader = job.loader(Points(1000), 4, max_batch_size=64, schedule="doubling")  # the noise scale is about 15
     batches = run(job, model, optimizer, loader, 1)
-    assert batches[0] == 2
+    assert batches[0] == 4
     assert max(batches) >= 8
-    assert len(batches) < 1000 / 2
-    assert job.progress.scale_invariant >= 1000 / 2
+    assert len(batches) < 1000 / 4
+    assert job.progress.scale_invariant >= 1000 / 4
     assert [group["lr"] for group in optimizer.param_groups] == [1e-2]  # schedulers see the initial one
     scale = job.tuner.noise.scale if job.tuner else None
     assert scale is not None
@@ -151,6 +151,42 @@ def test_batches_that_contradict_each_other_are_refused_by_name(options: dict[st
     job, _, _ = wrapped()
     with pytest.raises(InvalidSpec, match=named):
         job.loader(Points(10), **options)
+
+
+def test_a_loop_that_forgets_something_is_told_what() -> None:
+    job, model, optimizer = wrapped()
+    loader = job.loader(Points(10), 2)
+    with pytest.raises(InvalidSpec, match=r"outside of job\.epochs"):
+        next(iter(loader))
+    with pytest.raises(InvalidSpec, match=r"job\.epochs\(0\): expected at least one"):
+        next(job.epochs(0))
+    next(job.epochs(1))
+    inputs, targets = next(batches := iter(loader))
+    with pytest.raises(InvalidSpec, match=r"call job\.backward\(loss\) instead"):
+        loss_of(model, inputs, targets).backward()
+    optimizer.step()
+    with pytest.raises(InvalidSpec, match=r"came round without job\.backward"):
+        next(batches)
+    with pytest.raises(InvalidSpec, match=r"job\.loader was called twice"):
+        job.loader(Points(10), 2)
+
+
+def test_a_loop_that_is_left_and_entered_again_goes_on() -> None:
+    """With the loss of its own step, and what must happen between two."""
+    losses: dict[bool, list[float]] = {}
+    for left in (False, True):
+        job, model, optimizer = wrapped()
+        loader = job.loader(Points(40), 4)
+        losses[left] = []
+        for _ in job.epochs(1):
+            for inputs, targets in loader:
+                job.backward(loss_of(model, inputs, targets))
+                optimizer.step()
+                losses[left].append(job.loss)
+                if left:
+                    break
+    assert losses[True] == losses[False]
+    assert len(losses[True]) == 10
 
 
 def test_an_unknown_rule_is_refused_with_the_nearest() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairlead.train.session import Job, init
+    from fairlead.train.session import Job
+    from fairlead.train.start import init
 
 __all__ = ["Job", "init"]
 
@@ -15,9 +16,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from fairlead.train import session
+        from fairlead.train import start
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise ImportError("fairlead.train needs PyTorch; pip install 'fairlead[train]'") from None
-    return getattr(session, name)
+    return getattr(start, name)

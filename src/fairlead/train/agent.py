@@ -135,7 +135,10 @@ class Agent:
         self._members: list[str] = []
         self._joined: set[str] = set()
         self._stopping = False
+        self._suspended = False
         self._finished = False
+        #: Of the first that failed after training was over.
+        self._code = 0
         #: How many workers the job can use; known when the first has booted.
         self._most = sys.maxsize
         #: Slots on which a new process was no faster.
@@ -159,6 +162,8 @@ class Agent:
 
     async def run(self, slots: Sequence[Slot]) -> int:
         """Until training is over (0), was stopped (143), or failed: then the exit code of whoever failed first."""
+        if self._stopping:
+            return PREEMPTED
         self._ended = asyncio.get_running_loop().create_future()
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()[:2]
@@ -196,9 +201,11 @@ class Agent:
 
     def suspend(self) -> None:
         """Stop training at a step boundary and give the devices back, but keep the processes."""
+        self._suspended = True
         self._tell_members(encode("suspend"))
 
     def resume(self) -> None:
+        self._suspended = False
         self._tell_members(encode("resume"))
 
     def stop(self) -> None:
@@ -212,6 +219,8 @@ class Agent:
                 worker.tell(line)
             else:
                 worker.kill()
+        if not self._workers and not self._starting:
+            self._end(PREEMPTED)
         self._background(self._kill_late())
 
     # -- starting ------------------------------------------------------------------------------------------------
@@ -240,18 +249,21 @@ class Agent:
             "FAIRLEAD_NODE": slot.node,
             "FAIRLEAD_GPU": str(slot.gpu),
         }
-        with self._log(name) as log:
-            try:
+        try:
+            with self._log(name) as log:
                 process = await asyncio.create_subprocess_exec(
                     *self._command, env=env, stdout=log, stderr=log, start_new_session=True
                 )
-            except OSError as error:
-                self._end(127, f"cannot run {self._command[0]}: {error.strerror}")
-                return
-            finally:
-                self._starting.discard(slot)
+        except OSError as error:
+            what = "write" if self._logs is not None and str(self._logs) in str(error.filename) else "run"
+            self._end(127, f"cannot {what} {error.filename or self._command[0]}: {error.strerror}")
+            return
+        finally:
+            self._starting.discard(slot)
         worker = self._workers[name] = Worker(name, slot, process)
         self._event("started", worker=name, pid=process.pid, node=slot.node, gpu=slot.gpu)
+        if self._stopping:
+            worker.kill()
         code = await process.wait()
         worker.kill()  # what it started and left behind
         self._gone(worker, code)
@@ -269,6 +281,10 @@ class Agent:
         if self._stopping or self._finished or self._joined != set(self._members):
             return
         self._fill()  # not before: booting takes what those need who find together again
+        for worker in self._workers.values():
+            if worker.stage in (Stage.BOOTING, Stage.READY) and worker.slot not in self._wanted:
+                worker.stage = Stage.LEFT  # it is not wanted any more
+                worker.kill()
         by_slot = {worker.slot: worker for worker in self._staying()}
         wanted = [by_slot[slot] for slot in self._wanted if slot in by_slot]
         if len(wanted) < len(self._wanted) or any(worker.stage is Stage.BOOTING for worker in wanted):
@@ -298,18 +314,20 @@ class Agent:
         del self._workers[worker.name]
         self._event("exited", worker=worker.name, code=code, stage=worker.stage.value)
         if self._stopping or self._finished:
-            if not self._workers:
-                self._end(0 if self._finished else PREEMPTED)
+            self._ending(worker, code)
             return
         if worker.stage is Stage.LEFT or (worker.stage is Stage.LEAVING and code == 0):
             self._settle()
             return
         if code == 0:  # its script has ended, and so will that of the others
             self._finish()
-            if not self._workers:
-                self._end(0)
+            self._ending(worker, code)
             return
-        if code > 0 and code != PREEMPTED:  # its own error: the others will make it too
+        if code == PREEMPTED:  # somebody has told it to stop, and it has told the others
+            self.stop()
+            self._ending(worker, code)
+            return
+        if code > 0:  # its own error: the others will make it too
             self._end(code, f"worker {worker.name} failed with exit code {code}")
             return
         if self._restarts_left <= 0:
@@ -322,6 +340,18 @@ class Agent:
         elif worker.name in self._members or worker.stage is Stage.LEAVING:
             self._publish(survivors, lost=[worker.name])
         self._settle()
+
+    def _ending(self, worker: Worker, code: int) -> None:
+        """A worker's process has ended while the job does."""
+        if self._finished and code > 0 and code != PREEMPTED:
+            self._code = self._code or code
+        if not self._workers:
+            if not self._starting:
+                self._end(self._code if self._finished else PREEMPTED)
+        elif not self._finished and code not in (0, PREEMPTED) and worker.name in self._members:
+            survivors = [name for name in self._members if name in self._workers]
+            if survivors:  # they find together once more, and save
+                self._publish(survivors, lost=[worker.name])
 
     # -- talking to workers --------------------------------------------------------------------------------------
 
@@ -345,7 +375,8 @@ class Agent:
             await asyncio.sleep(0.01)  # its process has not been noted yet
         worker.writer = writer
         running = [self._workers[name].beat.get("epoch", 0) for name in self._members if name in self._workers]
-        worker.tell(encode("welcome", running=bool(running), epoch=max(running, default=0)))
+        epoch = max(running, default=0)
+        worker.tell(encode("welcome", running=bool(running), epoch=epoch, suspended=self._suspended))
         return worker
 
     def _hear(self, worker: Worker, message: Message) -> None:
@@ -371,8 +402,9 @@ class Agent:
                 worker.stage = Stage.LEFT
             elif kind == "report":
                 self._look_after(message["stragglers"])
-            elif kind == "stuck" and message["generation"] == self._generation:
-                self._publish(list(self._members), lost=[worker.name])  # nobody is, but it did not come about
+            elif kind == "stuck" and message["generation"] == self._generation and not self._finished:
+                present = [name for name in self._members if name in self._workers]
+                self._publish(present, lost=[worker.name])  # nobody is, but it did not come about
 
     def _booted(self, worker: Worker, most: int) -> None:
         worker.stage, self._most = Stage.READY, most
@@ -382,7 +414,9 @@ class Agent:
         self._settle()
 
     def _finish(self) -> None:
-        """Training is over: whoever has not joined yet comes too late."""
+        """Training is over: whoever has not joined yet comes too late, and the others have a while to notice."""
+        if not self._finished:
+            self._background(self._kill_late())
         self._finished = True
         for worker in self._workers.values():
             if worker.stage in (Stage.BOOTING, Stage.READY):

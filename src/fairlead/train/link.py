@@ -149,6 +149,7 @@ class AgentLink:
         kind = message["kind"]
         if kind == "welcome":
             self.running, self.epoch, self._welcome = message["running"], message["epoch"], True
+            self.suspended = message["suspended"]
         elif kind == "plan":
             members, nodes = tuple(message["members"]), tuple(message["hosts"])
             self._plan = Plan(message["generation"], members, nodes, broken=bool(message["lost"]))

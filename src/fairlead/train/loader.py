@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Batch
 from fairlead.train.order import Audit, deal, micro_batches, shards, split
 from fairlead.train.progress import Micro
 from fairlead.train.session import Job
-from fairlead.train.source import Source
+from fairlead.train.source import Collate, Source, find_source
 
 #: A directory: for tests, in which everybody notes which samples each step used.
 AUDIT = "FAIRLEAD_AUDIT"
@@ -44,6 +45,8 @@ class Loader:
         self.batch = batch
         self.source: Source  # which asks `forecast` what to fetch ahead
         self._job, self._shards = job, virtual_shards
+        #: A step was committed, but what must happen between two steps has not.
+        self._between = False
         self._audit = Audit(Path(os.environ[AUDIT]) / f"{job.name}-{os.getpid()}") if AUDIT in os.environ else None
 
     @property
@@ -56,15 +59,23 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         job = self._job
+        if not job.begun:
+            raise InvalidSpec("the loader was used outside of job.epochs; write: for epoch in job.epochs(10):")
         if not job.joined:
             yield from self._rehearse()
             job.boundary()
             if job.progress.position == 0:
                 return  # the others have just ended an epoch: what they do between two, we do too
+        if self._between:  # the loop was left by a break
+            self._boundary()
         epoch = job.progress.epoch
         while job.progress.epoch == epoch and not job.finished:
             yield from self._step()
-            job.boundary()
+            self._boundary()
+
+    def _boundary(self) -> None:
+        self._between = False
+        self._job.boundary()
 
     def _step(self) -> Iterator[Any]:
         """One update, unless somebody is lost in the middle of it."""
@@ -87,12 +98,15 @@ class Loader:
                 yield batch
                 if job.void:
                     return
+            if not job.reduced:
+                raise InvalidSpec("the loop came round without job.backward; call job.backward(loss) for every batch")
         finally:
             if job.reduced:  # also if the loop was left by a break
                 if self._audit is not None:
                     self._audit.committed(job.progress.step, job.generation, time.time())
                 self.source.used(start + total)
                 job.commit()
+                self._between = True
 
     def _rehearse(self) -> Iterator[Any]:
         """One pass through the loop for a worker that comes late: what it learns is overwritten, but it is warm."""
@@ -138,3 +152,23 @@ class Loader:
 
 def _from(start: int, positions: range) -> range:
     return range(start + positions.start, start + positions.stop)
+
+
+def make_loader(
+    job: Job,
+    data: Any,
+    batch: Batch,
+    collate: Collate | None,
+    *,
+    shards: int | None,
+    shuffle: bool,
+    length: int | None,
+    processes: int,
+) -> Loader:
+    """For whatever data a script has. With `shards` it is reproducible."""
+    loader = Loader(job, batch, virtual_shards=shards)
+    loader.source = find_source(
+        data, collate, loader.forecast, seed=job.seed, reproducible=shards is not None, shuffle=shuffle,
+        length=length, processes=processes, pin=job.on_gpu,
+    )  # fmt: skip
+    return loader

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 from fairlead.train.group import Broken, Building, Group
 from fairlead.train.link import Link, Plan
+
+#: Until a worker whose group has failed says so, if the agent has not noticed a death by then.
+STUCK_S = 3.0
 
 
 class Membership:
@@ -75,11 +79,16 @@ class Membership:
 
     def rejoin(self) -> None:
         """Wait for a generation that includes this worker, and join it; again if somebody is lost meanwhile."""
-        done = self.group.plan.generation if self.group else 0
+        done, first = (self.group.plan.generation, False) if self.group else (0, True)
         if self.group is not None:
             self.group.retire()  # whoever still waits for us there should know
         while True:
-            self._link.wait(lambda after=done: (plan := self._link.plan) is not None and plan.generation > after)  # type: ignore[misc]
+            # Who has lost the others may only join one that begins with everybody saying how far they are.
+            newer = partial(self._is_newer, after=done, any_kind=first)
+            if not first and not self._link.wait(newer, STUCK_S):
+                self._link.say("stuck", generation=done, why="the others are gone, but nobody has died")
+            self._link.wait(newer)
+            first = False
             plan = self._link.plan
             assert plan is not None
             done = plan.generation
@@ -92,6 +101,10 @@ class Membership:
             except Broken as broken:
                 self.group = None
                 self._link.say("stuck", generation=done, why=str(broken))  # or the others would wait for us
+
+    def _is_newer(self, *, after: int, any_kind: bool) -> bool:
+        plan = self._link.plan
+        return plan is not None and plan.generation > after and (any_kind or plan.broken)
 
     def _become(self, group: Group, enter: Callable[[Group], None]) -> None:
         try:

@@ -16,8 +16,8 @@ from fairlead.train import numbers as place
 from fairlead.train.noise import NoiseScale
 from fairlead.train.reducer import Reducer
 
-#: Measured is one of so many steps, and all of the first ones.
-MEASURED_ONE_IN, MEASURED_FIRST = 8, 16
+#: Measured is one of so many steps, and all of the first ones, but none before Adam knows the scale of gradients.
+MEASURED_ONE_IN, MEASURED_FIRST, WARM_UP = 8, 16, 10
 
 
 class Meter:
@@ -25,6 +25,8 @@ class Meter:
 
     def __init__(self) -> None:
         self.measuring = False
+        #: As the leader: what is learned but not told yet. All decide by what was told, or replicas would differ.
+        self._learned: NoiseScale | None = None
         #: Mean gradients of the step before, its samples and loss scale, where a step has but one gradient: that of one
         #: sample.
         self._previous: tuple[list[torch.Tensor], int, float] | None = None
@@ -32,24 +34,21 @@ class Meter:
         self._room: list[torch.Tensor] = []
 
     def due(self, step: int, *, adaptive: bool) -> bool:
-        """Whether this step is measured: nobody asks for the noise where the batch cannot change.
-
-        Not the very first, as Adam has not seen the scale of any gradient yet.
-        """
-        often = step <= MEASURED_FIRST or step % MEASURED_ONE_IN == 0
-        return adaptive and step > 0 and (often or self._previous is not None)
+        """Whether this step is measured: nobody asks for the noise where the batch cannot change."""
+        often = step < WARM_UP + MEASURED_FIRST or step % MEASURED_ONE_IN == 0
+        return adaptive and step >= WARM_UP and (often or self._previous is not None)
 
     def begin(self, step: int, *, adaptive: bool) -> bool:
         self.measuring = self.due(step, adaptive=adaptive)
         return self.measuring
 
     def changed(self) -> None:
-        """There are other workers now, who do not know that one of them has something to compare with."""
-        self._previous = None
+        """There are other workers now, who do not know what one of them has learned or kept."""
+        self._previous = self._learned = None
 
     def tell(self, numbers: torch.Tensor, noise: NoiseScale) -> None:
         """As the leader: what is known so far."""
-        state = noise.state_dict()
+        state = (self._learned or noise).state_dict()
         known = [state[name] for name in place.NOISE_FIELDS]
         numbers[place.NOISE : place.FIRST_RANK] = torch.tensor(known, dtype=torch.float64)
 
@@ -64,6 +63,14 @@ class Meter:
         noise.load_state_dict(dict(zip(place.NOISE_FIELDS, told, strict=True)))
         if not self.measuring or not leader:
             return
+        if self._learned is None:
+            self._learned = NoiseScale(noise.horizon_samples)
+            self._learned.load_state_dict(noise.state_dict())
+        self._update(numbers, self._learned, reducer, total, loss_scale)
+
+    def _update(
+        self, numbers: torch.Tensor, noise: NoiseScale, reducer: Reducer, total: int, loss_scale: float
+    ) -> None:
         unit = loss_scale**-2
         groups = int(numbers[place.GROUPS])
         if groups >= 2:

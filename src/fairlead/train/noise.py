@@ -34,6 +34,11 @@ NOISE_SCALE_MAX = 1e12
 #: Steps at the initial batch over which the past is forgotten, as in AdaptDL.
 HORIZON_STEPS = 1000.0
 
+#: No element's mean square counts as less than this part of its neighbours'. Adam adds the square of a gradient before
+#: it divides by it; we divide by what was there before, so that it does not depend on what is measured. There an
+#: element that has hardly had a gradient so far would outweigh all others, in the first steps ten billion times.
+LEAST_V = 0.01
+
 #: Elements that are summed in their own precision; the sum of these sums has 64 bits. On a CPU a chunk stays in the
 #: cache, and `dot` adds up in a row: over 26 million 32-bit floats at once it is wrong by 1e-3, in chunks by 4e-7. A
 #: GPU adds up in a tree, and pays for every launch.
@@ -174,9 +179,9 @@ def _chunks(divisor: Divisor | None, *flats: Tensor) -> Iterator[tuple[Tensor, .
     for start in range(0, max(1, length), size):
         parts = tuple(_wide(flat[start : start + size]) for flat in flats)
         if divisor is not None:
-            root = _wide(divisor.v[start : start + size]).sqrt()
-            # An element that never had a gradient has v = 0 and no scale yet: it is left out, or else the first
-            # gradient of a rare word would count 1 / eps times too much.
+            v = _wide(divisor.v[start : start + size])
+            root = torch.maximum(v, LEAST_V * v.mean()).sqrt_()
+            # Where no element ever had a gradient, none has a scale: all are left out.
             torch.threshold_(root, 0.0, math.inf).add_(divisor.shift)
             parts = tuple(part / root for part in parts)
         yield parts
@@ -212,7 +217,8 @@ class Preconditioner:
         v: Tensor = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
         step: Tensor = state["step"]
         count = step.item() if step.device.type == "cpu" else step.double()
-        correction = 1.0 - float(group["betas"][1]) ** count
+        beta2 = float(group["betas"][1])
+        correction = 1.0 - beta2**count
         return Divisor(v.reshape(-1), float(group["eps"]) * correction**0.5, correction)
 
     def _group(self, parameter: Tensor) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Reducer:
         self._last = True
         #: Micro-batches of the step that are over.
         self._passed = 0
-        self._measuring = False
+        self._measuring = self._expecting = False
         self._preconditioner: Preconditioner | None = None
         self._weight = 0.0
         #: Squared norms of the gradients of this backward pass.
@@ -88,7 +88,7 @@ class Reducer:
 
     def expect(self, *, last: bool, weight: float) -> None:
         """The next backward pass is of a micro-batch with this part of the step's samples."""
-        self._last, self._weight, self._sent = last, weight, 0
+        self._last, self._weight, self._sent, self._expecting = last, weight, 0, True
         self._ready.clear()
         self._squares.clear()
         for bucket in self.buckets:
@@ -100,6 +100,7 @@ class Reducer:
 
     def passed(self) -> None:
         """The backward pass is over."""
+        self._expecting = False
         if len(self._ready) < len(self._place):
             unused = sorted(self._names[parameter] for parameter in self._place if parameter not in self._ready)
             raise InvalidSpec(
@@ -164,6 +165,8 @@ class Reducer:
 
     def _accumulated(self, parameter: torch.nn.Parameter) -> None:
         """Autograd has left a gradient."""
+        if not self._expecting:
+            raise InvalidSpec("loss.backward() was called; call job.backward(loss) instead")
         if parameter in self._ready:
             raise InvalidSpec(
                 f"{self._names[parameter]} got two gradients in one backward pass, as happens if it is used twice "

@@ -19,15 +19,12 @@ whoever is left. So the loop of a script knows nothing of all this, and no sampl
 
 from __future__ import annotations
 
-import atexit
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -41,7 +38,7 @@ from fairlead.train.chronicle import Chronicle
 from fairlead.train.group import Broken, Group
 from fairlead.train.guards import check_rates, following, guarded_scaler, nothing, rate_of, scaled_rates
 from fairlead.train.keeper import Keeper
-from fairlead.train.link import Link, Plan, connect
+from fairlead.train.link import Link, Plan
 from fairlead.train.membership import Membership
 from fairlead.train.meter import Meter
 from fairlead.train.noise import Preconditioner
@@ -51,7 +48,7 @@ from fairlead.train.reducer import Reducer
 from fairlead.train.rules import Rule, default_rule
 from fairlead.train.rules import rule as find_rule
 from fairlead.train.schedules import schedule as find_schedule
-from fairlead.train.source import Streamed, find_source
+from fairlead.train.source import Streamed
 from fairlead.train.transfer import hand_over, meet, room_for
 from fairlead.train.tuner import Tuner
 from fairlead.train.wire import TOKEN
@@ -82,6 +79,7 @@ class Job:
         self.tuner: Tuner | None = None
         self._rule: Rule | None = None
         self._preconditioner: Preconditioner | None = None
+        #: How many there should be; 0 outside of `epochs`.
         self._epochs = 0
         self._total = 0
         self._chronicle, self.meter = Chronicle(), Meter()
@@ -108,9 +106,15 @@ class Job:
         return self._members.group.plan
 
     @property
+    def on_gpu(self) -> bool:
+        """The model is."""
+        return self._model is not None and any(parameter.is_cuda for parameter in self._model.parameters())
+
+    @property
     def leader(self) -> bool:
-        """The one that should print and write; there is always exactly one."""
-        return self.rank == 0
+        """The one that should print and write; never more than one."""
+        plan = self._members.group.plan if self._members.group else self._link.plan
+        return plan is not None and plan.members[0] == self._link.name
 
     @property
     def name(self) -> str:
@@ -165,7 +169,9 @@ class Job:
         optimizer.zero_grad = nothing  # type: ignore[method-assign]
         if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             scheduler.step = following(scheduler, lambda: self._done(scheduler_every))
-        self._scaler = guarded_scaler(every.values(), lambda: self._reduced or self._rehearsed)
+        self._scaler = guarded_scaler(
+            every.values(), lambda: self._reduced or (self._micro is not None and self._micro.rehearsal)
+        )
         return model, optimizer
 
     def loader(
@@ -190,26 +196,26 @@ class Job:
         the number of workers. Data that can only be iterated over is read in its own order, up to `length` samples in
         an epoch. With `workers`, so many processes of each worker of the job fetch samples ahead.
         """
-        from fairlead.train.loader import Loader  # which imports this module
+        from fairlead.train.loader import make_loader  # which imports this module
 
         if self._rule is None:
             raise InvalidSpec("job.loader was called before job.wrap; call job.wrap(model, optimizer) first")
+        if self.tuner is not None:
+            raise InvalidSpec("job.loader was called twice; for data to evaluate on use an ordinary DataLoader")
         if reproducible and max_batch_size not in (None, batch_size):
             raise InvalidSpec(
                 f"job.loader: reproducible, but max_batch_size is {max_batch_size}; leave one of them out"
             )
         batch = Batch(batch_size, max_batch_size or batch_size, *per_gpu)
-        loader = Loader(self, batch, virtual_shards=virtual_shards if reproducible else None)
-        source = find_source(
-            dataset, collate, loader.forecast, seed=self.seed, reproducible=reproducible, shuffle=shuffle,
-            length=length, processes=workers, pin=any(p.is_cuda for p in self._parts["model"].parameters()),
-        )  # fmt: skip
-        loader.source = source
+        shards = virtual_shards if reproducible else None
+        loader = make_loader(
+            self, dataset, batch, collate, shards=shards, shuffle=shuffle, length=length, processes=workers
+        )
         most = virtual_shards if reproducible else (max_batch_size or batch_size) // batch.min_per_gpu
-        self.tuner = Tuner(batch, source.length, self._rule, find_schedule(schedule), most_workers=most)
+        self.tuner = Tuner(batch, loader.source.length, self._rule, find_schedule(schedule), most_workers=most)
         self._parts["tuner"] = self.tuner
-        if isinstance(source, Streamed):
-            self._parts["stream"] = source
+        if isinstance(loader.source, Streamed):
+            self._parts["stream"] = loader.source
         return loader
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -219,6 +225,8 @@ class Job:
         """
         if self.tuner is None:
             raise InvalidSpec("job.epochs was called before job.loader; make the loader first")
+        if count < 1:
+            raise InvalidSpec(f"job.epochs({count}): expected at least one epoch")
         self._epochs = count
         if self._link.running:
             yield self._link.epoch
@@ -261,7 +269,7 @@ class Job:
             self._void = True
             reducer.give_up()
             return
-        self._chronicle.enter("computing")
+        self._chronicle.enter("scripting")  # the script may evaluate, for as long as it likes
         self.loss = float(self._numbers[place.LOSS])
         check_rates(self._numbers, self.world, rate_of(self._optimizer))
         assert self.tuner is not None
@@ -321,6 +329,11 @@ class Job:
             self._reducer.begin(measure=measure, preconditioner=self._preconditioner)
             self._chronicle.enter("computing")
         self._micro = micro
+
+    @property
+    def begun(self) -> bool:
+        """Within `epochs`."""
+        return self._epochs > 0
 
     @property
     def joined(self) -> bool:
@@ -524,10 +537,12 @@ class Job:
         self._link.nudge()
         time.sleep(0.5 * grace_s)
         with self._quiet:
-            if self._stepped:
-                self._advance()
-            self._save()
-            os._exit(PREEMPTED)
+            try:
+                if self._stepped:
+                    self._advance()
+                self._save()
+            finally:
+                os._exit(PREEMPTED)
 
     def vanish(self) -> None:
         """Who has left ends at once, after what its script cleans up: to take torch apart takes a second of a processor
@@ -573,27 +588,6 @@ class Job:
         """By what the script multiplies its loss before it gives it to us."""
         return float(self._scaler.get_scale()) if self._scaler is not None and self._scaler.is_enabled() else 1.0
 
-    @property
-    def _rehearsed(self) -> bool:
-        return self._micro is not None and self._micro.rehearsal
-
     def beat(self) -> dict[str, Any]:
         """Where this worker is, for its agent."""
         return self._chronicle.beat(self.progress)
-
-
-def init(
-    *, seed: int = 0, checkpoints: Path | str | None = None, save_every_s: float = 60.0, grace_s: float = 30.0
-) -> Job:
-    """Join the agent that started this process, or torchrun's world, or train alone."""
-    directory = checkpoints or os.environ.get("FAIRLEAD_CHECKPOINTS")
-    store = Store(directory) if directory else None
-    jobs: list[Job] = []
-    link = connect(lambda: jobs[0].beat() if jobs else {})
-    job = Job(link, seed=seed, store=store, save_every_s=save_every_s)
-    jobs.append(job)
-    link.on_stop = job.stop
-    atexit.register(job.vanish)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: job.stop(grace_s))
-    return job

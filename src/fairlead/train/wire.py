@@ -10,12 +10,13 @@ From a worker, with `worker` for who it is:
     beat     {step, epoch, phase, since_s}   where it is, every second: computing or waiting, and for how long
     report   {...}                           what it measured; for the scheduler
     paused   {generation, world, seconds}    as the leader: for so long nobody trained when this generation began
+    suspended, resumed {step}                it sleeps, or trains again
     left     {step}                          it is no member any more, and will exit
     done     {}                              training is over
 
 From the agent:
 
-    welcome  {running, epoch}                other workers train already, and are in this epoch
+    welcome  {running, epoch, suspended}     other workers train already, and are in this epoch
     plan     {generation, members, hosts, lost}
                                              who trains from now on, in the order of their ranks; `lost` says that the
                                              generation before cannot go on
