@@ -53,7 +53,9 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None
         torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.Linear(32, 1)
     ).double()
     optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    scheduler: torch.optim.lr_scheduler.LRScheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    if forgetful:
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0 / (1 + epoch))
     model, optimizer = job.wrap(model, optimizer, scheduler=None if forgetful else scheduler)
     loader = job.loader(data, **{"batch_size": 30, **options})
     with (out / f"{name}.jsonl").open("a") as steps:

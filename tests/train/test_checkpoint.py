@@ -26,6 +26,7 @@ torch = pytest.importorskip("torch", reason="checkpoints are of torch states; in
 
 from fairlead.core.errors import BackendError, InvalidSpec  # noqa: E402  # only where there is torch
 from fairlead.train.checkpoint import CHUNK, Store, signature_of  # noqa: E402
+from fairlead.train.tree import lay_out, read  # noqa: E402
 
 
 def same(a: Any, b: Any) -> bool:
@@ -512,3 +513,14 @@ def test_a_writer_killed_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Pa
         reached = loaded.step
     Store(tmp_path).save({}, step=reached + 1)
     assert len(list(tmp_path.iterdir())) == 2, "drafts of the killed are removed"
+
+
+def test_writers_with_other_numbers_write_their_tensors_to_the_same_places() -> None:
+    """As those who hand over a state do: each has measured other times, and so has a header of another length."""
+    tensors = {str(place): torch.arange(100.0) + place for place in range(8)}
+    memory = bytearray(1 << 16)
+    for part, told in enumerate(["short", "long" * 100]):
+        lay_out({"told": told, "tensors": tensors}).write(memory, part=part, parts=2)
+    found = read(memory)
+    assert found["told"] == "short"
+    assert all(torch.equal(found["tensors"][name], tensor) for name, tensor in tensors.items())

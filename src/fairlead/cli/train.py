@@ -96,8 +96,8 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 def train(command: tuple[str, ...], gpus: str, output: str, events: str | None, **options: Any) -> None:
     """Run an elastic training job on this machine.
 
-    Its script uses fairlead.train. Ctrl-C asks it to save and exit, with 143; the same command then goes on from
-    there. A second Ctrl-C kills it. Else the exit code is the job's.
+    Its script uses fairlead.train. Ctrl-C asks it to exit, with 143, and to save if there is a place for checkpoints;
+    the same command then goes on from there. A second Ctrl-C kills it. Else the exit code is the job's.
     """
     if not command:
         raise InvalidSpec("there is no command to run; expected: fairlead train [options] -- python train.py")

@@ -21,7 +21,8 @@ from fairlead.core.errors import InvalidSpec
 
 ALIGNMENT = 64
 
-_LENGTH = struct.Struct("<Q")
+#: Where in memory the header is, and how long.
+_HEADER = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,20 @@ class Layout:
     @property
     def size(self) -> int:
         """Bytes that `write` needs."""
-        return aligned(_LENGTH.size + len(self.header)) + self.payload
+        return self._header_at + len(self.header)
+
+    @property
+    def _header_at(self) -> int:
+        """Behind the payload: writers have the same tensors, but not the same numbers, and so not the same headers."""
+        return aligned(ALIGNMENT + self.payload)
 
     def write(self, memory: Any, *, part: int, parts: int) -> None:
         """One of so many equal parts of everything into a writable buffer, to be `read` there once all are."""
-        start = aligned(_LENGTH.size + len(self.header))
+        start = ALIGNMENT
         with memoryview(memory) as view:
             if part == 0:
-                view[: _LENGTH.size + len(self.header)] = _LENGTH.pack(len(self.header)) + self.header
+                view[: _HEADER.size] = _HEADER.pack(self._header_at, len(self.header))
+                view[self._header_at : self.size] = self.header
             first, end = self.payload * part // parts, self.payload * (part + 1) // parts
             for offset, fetch in self.blobs:
                 if first <= offset < end:
@@ -62,9 +69,8 @@ def lay_out(state: Mapping[str, Any], **facts: Any) -> Layout:
 
 def read(memory: Any) -> dict[str, Any]:
     """What `Layout.write` has written. Tensors are views of the memory."""
-    (length,) = _LENGTH.unpack_from(memory)
-    header = json.loads(bytes(memory[_LENGTH.size : _LENGTH.size + length]))
-    return restore(header, memory, aligned(_LENGTH.size + length))
+    at, length = _HEADER.unpack_from(memory)
+    return restore(json.loads(bytes(memory[at : at + length])), memory, ALIGNMENT)
 
 
 def restore(header: Mapping[str, Any], memory: Any, start: int) -> dict[str, Any]:
