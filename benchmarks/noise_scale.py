@@ -11,7 +11,7 @@ depends on the parameters alone, so with larger batches it is less. With --case 
 ddp     DistributedDataParallel as it is by default, with DataLoader and DistributedSampler
 view    the same with gradient_as_bucket_view
 ours    a job of fairlead.train whose batch may change (but does not, here): the noise is measured in one of 8
-        steps, or in two in a row if there is one worker
+        steps, by two halves of its batch if there is one worker
 fixed   the same with a batch that cannot change: nothing is measured
 every   the noise is measured in every step
 

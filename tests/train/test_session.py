@@ -140,9 +140,9 @@ def wrapped(model: torch.nn.Module | None = None, **options: Any) -> tuple[Any, 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"batch_size": 0}, "batch"),
-        ({"batch_size": 64, "max_batch_size": 32}, "batch"),
-        ({"batch_size": 64, "per_gpu": (8, 4)}, "per-GPU batch bounds are reversed: 8 to 4"),
+        ({"batch_size": 0}, "see batch_size"),
+        ({"batch_size": 64, "max_batch_size": 32}, r"\(32\) is below the initial one \(64\); .* max_batch_size"),
+        ({"batch_size": 64, "per_gpu": (8, 4)}, "per-GPU batch bounds are reversed: 8 to 4; .* per_gpu"),
         ({"batch_size": 64, "max_batch_size": 128, "reproducible": True}, "reproducible"),
         ({"batch_size": 64, "max_batch_size": 128, "schedule": "doubbling"}, "doubling"),
     ],

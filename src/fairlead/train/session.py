@@ -206,7 +206,10 @@ class Job:
             raise InvalidSpec(
                 f"job.loader: reproducible, but max_batch_size is {max_batch_size}; leave one of them out"
             )
-        batch = Batch(batch_size, max_batch_size or batch_size, *per_gpu)
+        try:
+            batch = Batch(batch_size, max_batch_size or batch_size, *per_gpu)
+        except InvalidSpec as error:
+            raise InvalidSpec(f"job.loader: {error}; see batch_size, max_batch_size and per_gpu") from None
         shards = virtual_shards if reproducible else None
         loader = make_loader(
             self, dataset, batch, collate, shards=shards, shuffle=shuffle, length=length, processes=workers
