@@ -28,7 +28,7 @@ from rich.table import Table
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 #: How far the batch may grow.
-MOST = {"image_classifier": 512, "language_model": 256, "recommender": 2048}
+MOST = {"image_classifier": 256, "language_model": 128, "recommender": 2048}
 #: Metrics of which more is better.
 HIGHER = {"accuracy"}
 

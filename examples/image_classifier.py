@@ -2,6 +2,7 @@
 
     python examples/image_classifier.py                                   # alone
     torchrun --nproc-per-node 2 examples/image_classifier.py              # a fixed number of workers
+    fairlead train --gpus 2 -- python examples/image_classifier.py        # a number that may change
 
 The lines marked `# fairlead` are all that makes it elastic: under an agent workers come and go while it trains.
 After 5 epochs about 98 % of the digits that it has never seen are read correctly; guessing gives 10 %.
@@ -84,7 +85,7 @@ def accuracy(model: nn.Module, data: TensorDataset) -> float:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="A small convolutional network learns to read digits.")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="over all workers")
+    parser.add_argument("--batch-size", type=int, default=32, help="over all workers")
     parser.add_argument("--max-batch-size", type=int, help="let the batch grow up to this")
     parser.add_argument("--schedule", default="goodput", help="when it does: goodput, doubling, accordion or fixed")
     parser.add_argument("--seed", type=int, default=0)
@@ -111,11 +112,14 @@ def main() -> None:
             optimizer.zero_grad()
             job.backward(loss)  # fairlead: instead of loss.backward()
             optimizer.step()
-            losses.append(loss.item())
-            batch = max(batch, job.step_samples)
+            if job.reduced:  # this was the last micro-batch of a step, so its loss is known
+                losses.append(job.loss)
+                batch = max(batch, job.step_samples)
         if job.leader:  # fairlead
+            # A batch that grows needs more passes over the data, and not all of the last one.
+            passes = job.epoch + job.progress.position / len(train)
             print(
-                f"epoch {job.epoch}/{args.epochs}  loss {np.mean(losses):.4f}  "
+                f"epoch {passes:.5g}  loss {np.mean(losses):.4f}  "
                 f"accuracy {accuracy(model, held_out):.4f}  workers {job.world}  batch {batch}",
                 flush=True,
             )

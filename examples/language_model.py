@@ -2,6 +2,7 @@
 
     python examples/language_model.py                                     # alone
     torchrun --nproc-per-node 2 examples/language_model.py                # a fixed number of workers
+    fairlead train --gpus 2 -- python examples/language_model.py          # a number that may change
 
 The lines marked `# fairlead` are all that makes it elastic: under an agent workers come and go while it trains.
 After 4 epochs it needs about 0.8 bits for a letter of a text that it has never seen; guessing needs 4.8.
@@ -99,7 +100,7 @@ def bits_per_letter(model: nn.Module, text: Text) -> float:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="A small transformer learns the language of a made-up grammar.")
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=32, help="windows of the text, over all workers")
+    parser.add_argument("--batch-size", type=int, default=16, help="windows of the text, over all workers")
     parser.add_argument("--max-batch-size", type=int, help="let the batch grow up to this")
     parser.add_argument("--schedule", default="goodput", help="when it does: goodput, doubling, accordion or fixed")
     parser.add_argument("--seed", type=int, default=0)
@@ -126,11 +127,14 @@ def main() -> None:
             optimizer.zero_grad()
             job.backward(loss)  # fairlead: instead of loss.backward()
             optimizer.step()
-            losses.append(loss.item())
-            batch = max(batch, job.step_samples)
+            if job.reduced:  # this was the last micro-batch of a step, so its loss is known
+                losses.append(job.loss)
+                batch = max(batch, job.step_samples)
         if job.leader:  # fairlead
+            # A batch that grows needs more passes over the data, and not all of the last one.
+            passes = job.epoch + job.progress.position / len(train)
             print(
-                f"epoch {job.epoch}/{args.epochs}  loss {np.mean(losses):.4f}  "
+                f"epoch {passes:.5g}  loss {np.mean(losses):.4f}  "
                 f"bits per letter {bits_per_letter(model, held_out):.4f}  workers {job.world}  batch {batch}",
                 flush=True,
             )

@@ -2,6 +2,7 @@
 
     python examples/recommender.py                                        # alone
     torchrun --nproc-per-node 2 examples/recommender.py                   # a fixed number of workers
+    fairlead train --gpus 2 -- python examples/recommender.py             # a number that may change
 
 The lines marked `# fairlead` are all that makes it elastic: under an agent workers come and go while it trains.
 After 4 epochs ratings that it has never seen are off by 0.35 (root of the mean square). Always saying the mean is off
@@ -96,11 +97,14 @@ def main() -> None:
             optimizer.zero_grad()
             job.backward(loss)  # fairlead: instead of loss.backward()
             optimizer.step()
-            losses.append(loss.item())
-            batch = max(batch, job.step_samples)
+            if job.reduced:  # this was the last micro-batch of a step, so its loss is known
+                losses.append(job.loss)
+                batch = max(batch, job.step_samples)
         if job.leader:  # fairlead
+            # A batch that grows needs more passes over the data, and not all of the last one.
+            passes = job.epoch + job.progress.position / len(train)
             print(
-                f"epoch {job.epoch}/{args.epochs}  loss {np.mean(losses):.4f}  "
+                f"epoch {passes:.5g}  loss {np.mean(losses):.4f}  "
                 f"rmse {rmse(model, held_out):.4f}  workers {job.world}  batch {batch}",
                 flush=True,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,18 @@ def test_a_job_that_has_not_come_is_told_when_it_does(run: Run, trace: Path) -> 
     result = run("explain", trace, "--cluster", "2x4", "--policy", "fifo", "--at", "0", "--job", "f")
     message = result.stderr.replace("\u00a0", " ")
     assert message == "error: job f comes after 15m 00s, and the decision after 0 s; live then: a\n"
+
+
+def test_a_time_without_a_decision_is_told_with_that_of_the_next(explain: Callable[..., Result]) -> None:
+    for options in ([], ["--job", "f"], ["-o", "json"]):
+        result = explain("--policy", "fifo", *options)
+        message = result.stderr.replace("\u00a0", " ")
+        assert message == "note: no decision at 10m 00s; the next one is at 15m 00s, and explained here\n"
+    assert json.loads(result.stdout)["at_s"] == 900.0
+
+
+def test_a_time_with_a_decision_needs_no_word(run: Run, trace: Path) -> None:
+    assert run("explain", trace, "--cluster", "2x4", "--policy", "fifo", "--at", "15m", "--costs", "none").stderr == ""
 
 
 def test_several_policies_are_refused_and_one_with_several_options_is_not(explain: Callable[..., Result]) -> None:

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from emulated import SCRIPT, expected
+from emulated import BATCH, EPOCHS, POINTS, SCRIPT, expected
 
 import fairlead
 from fairlead.cli.train import Place, environment, find_place
+from fairlead.cli.train_output import Teller, print_summary, rate, summary
+from fairlead.train.history import History
 
 Run = Callable[..., Result]
 
@@ -125,13 +127,16 @@ def test_a_job_that_began_with_too_many_workers_finds_its_size_and_ends_well(emu
     (job.out / "fast").touch()
     code, stdout = job.end()
     assert code == 0, job.stderr
-    summary = json.loads(stdout)
-    assert [decided["size"] for decided in summary["decisions"]][:3] == [1, 2, 1]
-    assert [change["after"] for change in summary["transitions"]][:4] == [2, 1, 2, 1]
+    summed = json.loads(stdout)
+    assert [decided["size"] for decided in summed["decisions"]][:3] == [1, 2, 1]
+    assert [change["after"] for change in summed["transitions"]][:4] == [2, 1, 2, 1]
     assert "token" not in told.read_text()
-    by_size = {size["workers"]: size["samples_per_s"] for size in summary["sizes"]}
+    by_size = {size["workers"]: size["samples_per_s"] for size in summed["sizes"]}
     assert by_size[1] > by_size[2] > 0
-    assert summary["gpu_s"] > summary["seconds"]
+    assert sum(size["steps"] for size in summed["sizes"]) == EPOCHS * POINTS // BATCH
+    assert summed["gpu_s"] > summed["seconds"]
+    assert summed["batch"] == {"first": BATCH, "last": BATCH}
+    assert "killed" not in job.stderr
     assert {"started", "plan", "joined", "report", "decision", "left", "exited"} <= {e["kind"] for e in events(told)}
     assert json.loads((job.out / "result.json").read_text())["weights"] == pytest.approx(expected(), rel=1e-9, abs=1e-9)
 
@@ -179,7 +184,7 @@ def test_a_lost_worker_is_told_and_replaced_until_that_was_often_enough(emulated
         os.kill(max(pid for pid in job.running() if pid != job.process.pid), signal.SIGKILL)
     assert job.end()[0] == 1
     assert "was killed by signal 9" in job.stderr
-    assert "was lost, and the job was restarted often enough" in job.stderr
+    assert "was killed by signal 9, and max_restarts is 1" in job.stderr
 
 
 # -- commands that are no jobs ---------------------------------------------------------------------------------------
@@ -238,6 +243,153 @@ def test_options_of_the_command_need_no_dashes_before_them() -> None:
     assert subprocess.run(line, capture_output=True, text=True, check=True, env=env, timeout=60).stdout == "1\n"
 
 
+# -- what is said ----------------------------------------------------------------------------------------------------
+
+
+class Told:
+    """What a `Teller` says of events, a second apart."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], workers: int = 2) -> None:
+        self.history = History()
+        self.teller, self._capsys, self._at, self._step = Teller(self.history, "GPU"), capsys, 0.0, 0
+        names = [f"w{place + 1}" for place in range(workers)]
+        self.hear("plan", generation=1, members=names, lost=[])
+        for name in names:
+            self.hear("joined", worker=name, generation=1, step=0)
+
+    def hear(self, kind: str, **fields: Any) -> str:
+        """What is said of it, without the time."""
+        self._capsys.readouterr()
+        event = {"kind": kind, "at": self._at, **fields}
+        self._at += 1.0
+        self.history.note(event)
+        self.teller.tell(event)
+        return "; ".join(line.split(" s: ")[1] for line in self._capsys.readouterr().err.splitlines())
+
+    def report(self, *samples: int, progress: float = 0.5, step_s: float = 0.5) -> str:
+        self._step += len(samples)
+        steps = [(2, each, step_s) for each in samples]
+        fields = {"progress": progress, "batch": samples[-1], "saves": False}
+        return self.hear("report", step=self._step, steps=steps, **fields)
+
+    def exited(self, worker: str, code: int = -9, stage: str = "member") -> str:
+        return self.hear("exited", worker=worker, code=code, stage=stage)
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_who_was_killed_by_somebody_else_is_told(capsys: Capture) -> None:
+    told = Told(capsys)
+    assert told.exited("w1") == "w1 was killed by signal 9"
+    assert told.exited("w2", -11) == "w2 was killed by signal 11"
+    assert told.exited("w3", stage="booting") == "w3 has ended before it trained"
+    assert told.exited("w4", -11, stage="booting") == "w4 was killed by signal 11"
+
+
+def test_a_state_that_cannot_be_saved_is_told(capsys: Capture) -> None:
+    assert Told(capsys).hear("unsaved", worker="w1", step=3, why="cannot save step 3") == "warning: cannot save step 3"
+
+
+def test_who_is_killed_by_its_agent_is_told_why(capsys: Capture) -> None:
+    told = Told(capsys)
+    assert told.exited("w3", stage="left") == "w3 is not needed any more"
+    assert told.hear("hung", worker="w2", silent_s=11.0, beat={}) == "w2 hangs, and is killed"
+    assert told.exited("w2") == ""
+    told.report(64, progress=1.0)
+    assert told.exited("w4", stage="ready") == "w4 is not needed any more"
+    assert told.exited("w5") == "w5 is not needed any more"  # it was about to join
+    assert told.exited("w1") == "w1 was killed, as it had not ended in time"
+
+
+@pytest.mark.parametrize("code", [0, 3, 143])
+def test_who_boots_is_not_needed_once_somebody_has_ended(capsys: Capture, code: int) -> None:
+    told = Told(capsys)
+    assert told.exited("w1", code) == ""
+    assert told.exited("w3", stage="booting") == "w3 is not needed any more"
+
+
+@pytest.mark.parametrize("stage", ["booting", "leaving", "left"])
+def test_who_comes_or_goes_while_others_train_has_not_ended_the_job(capsys: Capture, stage: str) -> None:
+    told = Told(capsys)
+    assert told.exited("w1", 0, stage) == ""
+    assert told.exited("w2") == "w2 was killed by signal 9"
+
+
+def test_who_is_stopped_by_the_user_is_not_told_to_be_killed_by_a_signal(capsys: Capture) -> None:
+    told = Told(capsys)
+    told.teller.interrupted()
+    assert told.exited("w3", stage="booting") == "w3 is not needed any more"
+    assert told.exited("w1") == "w1 was killed, as it had not ended in time"
+    told.teller.interrupted()
+    assert told.exited("w2") == ""
+
+
+def test_nobody_is_told_of_those_who_are_killed_when_the_job_has_failed(capsys: Capture) -> None:
+    told = Told(capsys)
+    told.exited("w1", 3)
+    told.hear("ended", code=3, why="worker w1 failed with exit code 3")
+    assert told.exited("w2") == ""
+
+
+def test_who_could_not_join_is_told(capsys: Capture) -> None:
+    told = Told(capsys)
+    assert told.exited("w3", 3, "booting") == ""
+    said = told.hear("refused", worker="w3", node="localhost", gpu=2, code=3)
+    assert said == "w3 ended with exit code 3 before it trained; the others go on"
+
+
+def test_a_straggler_is_told(capsys: Capture) -> None:
+    told = Told(capsys).hear("straggler", worker="w2", node="localhost", gpu=1)
+    assert told == "w2 has been slow for long, and a new process takes its place"
+
+
+def test_a_batch_that_changes_is_told_once_a_report_and_in_the_summary(capsys: Capture) -> None:
+    told = Told(capsys)
+    assert told.report(64, 64) == ""
+    assert told.report(128, 256, 20, 256) == "batch 64 -> 256"
+    assert told.report(256, 20) == ""
+    assert told.report(128, 128) == "batch 256 -> 128"
+    print_summary(told.history, [], 0, slot="GPU", output="table")
+    assert "GPU time 0 s, batch 64 to 128\n" in capsys.readouterr().err.replace("\u00a0", " ")
+    assert summary(told.history, [], 0)["batch"] == {"first": 64, "last": 128}
+
+
+def test_a_batch_that_has_grown_before_the_first_report_is_told(capsys: Capture) -> None:
+    assert Told(capsys).report(64, 128) == "batch 64 -> 128"
+
+
+def test_a_batch_that_stays_is_no_matter(capsys: Capture) -> None:
+    told = Told(capsys)
+    told.report(64, 64, 30)
+    print_summary(told.history, [], 0, slot="GPU", output="table")
+    assert "batch" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("throughput", "expected"),
+    [
+        (24_183.7, "24,180"),
+        (1_234_567.0, "1,235,000"),
+        (3.27, "3.27"),
+        (0.01234, "0.0123"),
+        (500.94, "501"),
+        (None, "n/a"),
+    ],
+)
+def test_speeds_have_the_digits_that_matter(throughput: float | None, expected: str) -> None:
+    assert rate(throughput) == expected
+
+
+def test_progress_is_told_with_the_speed(capsys: Capture) -> None:
+    told = Told(capsys)
+    told.report(500, progress=0.1, step_s=0.02)
+    for _ in range(10):
+        told.hear("ready", worker="w3", most=8)
+    said = told.report(500, progress=0.2, step_s=0.02).replace("\u00a0", " ")
+    assert said == "20% done with 2 workers, 25,000 samples/s, about 0.2 s left"
+
+
 # -- bad input -------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +427,8 @@ def test_options_of_the_command_need_no_dashes_before_them() -> None:
         ("--events FILE/sub", "--events: cannot write"),
         ("--events /", "Invalid value for '--events'"),
         ("-o csv", "Invalid value for '-o'"),
+        ("--autoscale --util 9:9", "No such option '--util'. Did you mean '--utility'?"),  # no abbreviations
+        ("--lr 0.1", "No such option '--lr'"),
     ],
 )
 def test_bad_input_is_named_with_what_to_do(options: str, expected: str, run: Run, tmp_path: Path) -> None:
@@ -290,6 +444,10 @@ def test_a_command_is_needed(run: Run) -> None:
     result = run("train", "--gpus", 1)
     assert result.exit_code == 2
     assert "there is no command to run; expected: fairlead train [options] -- python train.py" in result.stderr
+
+
+def test_the_help_says_that_2_may_not_be_the_exit_code_of_the_job(run: Run) -> None:
+    assert "2 may also mean an option that cannot be meant" in " ".join(run("train", "--help").stdout.split())
 
 
 # -- the machine -----------------------------------------------------------------------------------------------------

@@ -22,7 +22,13 @@ class Drive:
     """One job under an agent, and what a test does to it."""
 
     def __init__(
-        self, out: Path, *, patience: Patience | None = None, env: dict[str, str] | None = None, **options: Any
+        self,
+        out: Path,
+        *,
+        patience: Patience | None = None,
+        env: dict[str, str] | None = None,
+        max_restarts: int = 3,
+        **options: Any,
     ) -> None:
         self.out, self.events = out, list[dict[str, Any]]()
         told = {"epochs": 10_000, "pace_s": 0.005, **options}
@@ -31,6 +37,7 @@ class Drive:
             [sys.executable, str(SCRIPT)],
             env=env,
             logs=out / "logs",
+            max_restarts=max_restarts,
             patience=patience or Patience(grace_s=20.0),
             on_event=self.events.append,
         )
@@ -62,6 +69,13 @@ class Drive:
         await self.until(lambda: self.agent.settled and len(self.agent.members) == workers)
         done = self.steps()
         await self.until(lambda: self.steps() >= done + 5)
+
+    async def ended(self) -> None:
+        assert self._ended is not None
+        await self._ended
+
+    def kinds(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["kind"] == kind]
 
     async def until(self, true: Callable[[], bool]) -> None:
         while not true():

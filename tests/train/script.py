@@ -11,20 +11,23 @@ from pathlib import Path
 import torch
 
 import fairlead.train
+import fairlead.train.memory
 
 
 class Points:
     """Made of their number, so that every process has the same."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, noise: float = 0.0) -> None:
+        self.count, self.noise = count, noise
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
-        point = torch.randn(8, generator=torch.Generator().manual_seed(place), dtype=torch.float64)
-        return point, 0.3 * point.sum() + torch.sin(point[0])
+        random = torch.Generator().manual_seed(place)
+        point = torch.randn(8, generator=random, dtype=torch.float64)
+        noise = torch.randn((), generator=random, dtype=torch.float64)
+        return point, 0.3 * point.sum() + torch.sin(point[0]) + self.noise * noise
 
 
 class Flow:
@@ -37,17 +40,42 @@ class Flow:
         return (self.points[place] for place in range(len(self.points)))
 
 
+def row(job: fairlead.train.Job, model: torch.nn.Module) -> dict[str, float]:
+    """What is written down of a step."""
+    return {
+        "progress": job.progress.scale_invariant,
+        "step": job.progress.step,
+        "epoch": job.progress.epoch,
+        "position": job.progress.position,
+        "total": job.step_samples,
+        "loss": job.loss,
+        "weights": float(sum(p.detach().abs().sum() for p in model.parameters())),
+        "world": job.world,
+        "at": time.time(),
+    }
+
+
+def stall_once(mark: Path) -> None:
+    if not mark.exists():
+        mark.touch()
+        time.sleep(600.0)
+
+
 def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None = None, **options: object) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dropout = float(str(options.pop("dropout", 0.0)))
     grace_s = float(str(options.pop("grace_s", 10.0)))
-    stall_at = options.pop("stall_at", None)
-    data: object = Flow(1000) if "length" in options else Points(1000)
+    data: object = Flow(1000) if "length" in options else Points(1000, float(str(options.pop("noise", 0.0))))
     name = os.environ.get("FAIRLEAD_WORKER", f"w{os.environ.get('RANK', '0')}")
     slow, slow_s = options.pop("slow", None), float(str(options.pop("slow_s", 0.0)))
+    stall_at, finish_at, crash_at = (options.pop(f"{what}_at", None) for what in ("stall", "finish", "crash"))
+    crash, breaks = options.pop("crash", None), bool(options.pop("breaks", False))
+    if options.pop("no_shared_memory", False):
+        fairlead.train.memory.SHARED = out / "nowhere"
+    if name == options.pop("fails", None):
+        raise SystemExit(5)
     forgetful, code = options.pop("forgetful", False), int(str(options.pop("exit_with", 0)))
-    stalled = out / "stalled"
     job = fairlead.train.init(seed=3, checkpoints=out / "checkpoints", save_every_s=0.5, grace_s=grace_s)
     model: torch.nn.Module = torch.nn.Sequential(
         torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.Linear(32, 1)
@@ -68,25 +96,18 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 if job.reduced:
-                    weights = float(sum(p.detach().abs().sum() for p in model.parameters()))
-                    row = {
-                        "progress": job.progress.scale_invariant,
-                        "step": job.progress.step,
-                        "epoch": job.progress.epoch,
-                        "position": job.progress.position,
-                        "total": job.step_samples,
-                        "loss": job.loss,
-                        "weights": weights,
-                        "world": job.world,
-                        "at": time.time(),
-                    }
-                    print(json.dumps(row), file=steps, flush=True)
+                    print(json.dumps(row(job, model)), file=steps, flush=True)
                     if most_steps is not None and job.progress.step + 1 >= most_steps:
                         return
-                    if job.progress.step == stall_at and not stalled.exists():
-                        stalled.touch()
-                        time.sleep(600.0)
+                    if job.progress.step == crash_at and name == crash:
+                        raise RuntimeError("this worker has an error of its own")
+                    if job.progress.step == finish_at and (job.world == 1 or not job.leader):
+                        job.finish()
+                    if job.progress.step == stall_at:
+                        stall_once(out / "stalled")
                 time.sleep(pace_s)
+                if breaks:
+                    break
             scheduler.step()
     if code:
         raise SystemExit(code)

@@ -301,14 +301,14 @@ def test_a_damaged_file_takes_no_place_among_those_kept(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="damaged"):
         store.latest()
     store.save({}, step=2)
-    assert [file.name for file in sorted(tmp_path.iterdir())] == ["00000001-step-1.ckpt", "00000003-step-2.ckpt"]
+    assert [file.name for file in sorted(tmp_path.glob("*.ckpt"))] == ["00000001-step-1.ckpt", "00000003-step-2.ckpt"]
 
 
 def test_only_the_last_written_are_kept_whatever_their_step(tmp_path: Path) -> None:
     store = Store(tmp_path, keep=2)
     for step in (7, 100, 8, 9):
         store.save({}, step=step)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("*.ckpt"))) == 2
     assert latest_step(tmp_path) == 9
     assert store.last_save_s is not None
     assert store.last_save_s > 0
@@ -398,7 +398,7 @@ def test_a_newer_request_replaces_one_that_has_not_begun(tmp_path: Path, monkeyp
     disk.go_on.set()
     store.wait()
     assert not store.busy
-    assert [file.name for file in sorted(tmp_path.iterdir())] == ["00000001-step-1.ckpt", "00000002-step-4.ckpt"]
+    assert [file.name for file in sorted(tmp_path.glob("*.ckpt"))] == ["00000001-step-1.ckpt", "00000002-step-4.ckpt"]
 
 
 def test_an_interpreter_that_exits_finishes_what_it_saves(tmp_path: Path) -> None:
@@ -512,7 +512,8 @@ def test_a_writer_killed_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Pa
         assert bool((loaded.state["a"] == loaded.step).all())
         reached = loaded.step
     Store(tmp_path).save({}, step=reached + 1)
-    assert len(list(tmp_path.iterdir())) == 2, "drafts of the killed are removed"
+    assert len(list(tmp_path.glob("*.ckpt"))) == 2
+    assert not list(tmp_path.glob(".*.draft")), "drafts of the killed are removed"
 
 
 def test_writers_with_other_numbers_write_their_tensors_to_the_same_places() -> None:
@@ -524,3 +525,39 @@ def test_writers_with_other_numbers_write_their_tensors_to_the_same_places() -> 
     found = read(memory)
     assert found["told"] == "short"
     assert all(torch.equal(found["tensors"][name], tensor) for name, tensor in tensors.items())
+
+
+# -- the directory -----------------------------------------------------------------------------------------------------
+
+HOLDER = """
+import sys
+from fairlead.train.checkpoint import Store
+Store(sys.argv[1]).occupy()
+print("ours", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_directory_in_which_another_job_saves_is_refused_and_free_when_that_has_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.train.checkpoint.LOCK_S", 0.2)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ours\n"
+        with pytest.raises(InvalidSpec, match=rf"another job \(process {holder.pid} on .*\) saves there; name another"):
+            Store(tmp_path).occupy()
+        with pytest.raises(BackendError, match="another job"):
+            Store(tmp_path).save({}, step=1)
+        holder.kill()
+    Store(tmp_path).save({}, step=1)
+
+
+def test_a_directory_that_cannot_be_written_to_is_found_before_there_is_anything_to_lose(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidSpec, match=r"checkpoints: cannot write in .*file/there: Not a directory; give access"):
+        Store(tmp_path / "file" / "there").check()
+    Store(tmp_path / "a" / "b").check()
+    assert list((tmp_path / "a" / "b").iterdir()) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,28 +13,14 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[train]'")
 
 import torch
+from alone import loss_of, make_model
 from script import Points
 
 import fairlead.train
 from fairlead.core.errors import InvalidSpec
 from fairlead.train.order import Order
 
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """A session takes SIGTERM for itself."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def make_model() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
-
-
-def loss_of(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return ((model(inputs).squeeze(1) - targets) ** 2).mean()
+pytestmark = pytest.mark.usefixtures("own_sigterm")
 
 
 def train(
@@ -61,7 +46,7 @@ def train(
             if job.reduced:
                 losses.append(job.loss)
                 if len(losses) == stop_after:
-                    job.stop(1e6)  # seconds: the thread that would save in their midst is not wanted here
+                    job.ending.stop(1e6)  # seconds: the thread that would save in their midst is not wanted here
     return losses, [parameter.detach() for parameter in model.parameters()]
 
 
@@ -86,7 +71,7 @@ class Many(Points):
         return [Points.__getitem__(self, place) for place in places]
 
 
-@pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 1, "per_gpu": (1, 10)}])
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 1, "per_gpu": (1, 10)}])
 def test_samples_fetched_ahead_by_processes_are_the_same(options: dict[str, Any]) -> None:
     assert_same(train(Points(100), **options), train(Points(100), per_gpu=options.get("per_gpu", (1, None))))
 
@@ -101,7 +86,7 @@ def test_what_was_fetched_for_nothing_is_thrown_away(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(session, "RETUNE_S", 0.0)
     options = {"batch_size": 4, "max_batch_size": 64, "schedule": "doubling", "epochs": 1}
-    found = train(Points(1000), workers=2, **options)
+    found = train(Points(1000), num_workers=2, **options)
     assert_same(found, train(Points(1000), **options))
     assert len(found[0]) < 1000 / 4
 
@@ -118,7 +103,7 @@ class Noisy(Points):
 def test_in_reproducible_mode_random_samples_do_not_depend_on_who_fetches_them(workers: int) -> None:
     random.seed(workers)
     np.random.seed(workers)
-    found = train(Noisy(50), reproducible=True, workers=workers)
+    found = train(Noisy(50), reproducible=True, num_workers=workers)
     assert_same(found, train(Noisy(50), reproducible=True))
     assert found[0][0] != found[0][2]  # the next epoch has other ones
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,40 +14,46 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.train.order import Audit, Cursor, Order, Stream, deal, micro_batches, shards, split
+from fairlead.train.order import Audit, Order, Stream, deal, micro_batches, shards, split
+from fairlead.train.progress import Progress
 
 SPEEDS = st.lists(st.floats(0.01, 100), min_size=1, max_size=8)
 #: What a step meets: its batch, the workers' speeds, and its end: committed, discarded and redone, or a resume.
 STEPS = st.lists(st.tuples(st.integers(1, 20), SPEEDS, st.sampled_from(["commit", "abort", "resume"])), min_size=1)
 
 
-def batch_of(order: Order, cursor: Cursor, batch: int) -> list[int]:
-    stop = min(cursor.position + batch, order.length)
-    return order.ids(cursor.epoch, cursor.position, stop).tolist()
+def shared(total: int, speeds: list[float], virtual: int | None) -> list[list[int]]:
+    """The positions that each worker takes, as in the loader: by speed, or in reproducible mode by virtual shards."""
+    if virtual is None:
+        return [[at for part in micro_batches(mine, 3) for at in part] for mine in split(total, speeds)]
+    cut = shards(total, virtual)
+    return [[at for shard in hand for at in cut[shard]] for hand in deal(virtual, len(speeds))]
 
 
 @settings(deadline=None)
-@given(STEPS, st.integers(1, 60), st.integers(0, 2**70), st.booleans())
+@given(STEPS, st.integers(1, 60), st.integers(0, 2**70), st.booleans(), st.none() | st.integers(1, 12))
 def test_rescales_aborted_steps_and_resumes_use_every_sample_exactly_once(
-    steps: list[tuple[int, list[float], str]], length: int, seed: int, shuffle: bool
+    steps: list[tuple[int, list[float], str]], length: int, seed: int, shuffle: bool, virtual: int | None
 ) -> None:
-    order, cursor, audit = Order(length, seed, shuffle=shuffle), Cursor(), Audit()
+    order, progress, audit = Order(length, seed, shuffle=shuffle), Progress(), Audit()
     calm_end = [(7, [1.0], "commit")] * length  # finishes the epoch that the schedule leaves open
     for number, (batch, speeds, fate) in enumerate(steps + calm_end):
         if fate == "resume":
-            order, cursor = Order(length, seed, shuffle=shuffle), Cursor(cursor.epoch, cursor.position)
-        ids = batch_of(order, cursor, batch)
-        taken = [
-            [ids[at] for part in micro_batches(mine, 3) for at in part] for mine in split(len(ids), speeds)
-        ]  # work is done in any case, but counts only when committed
+            order, progress = Order(length, seed, shuffle=shuffle), replace(progress)
+        stop = min(progress.position + batch, length)
+        ids = order.ids(progress.epoch, progress.position, stop).tolist()
+        # Work is done in any case, but counts only when committed.
+        taken = [[ids[at] for at in mine] for mine in shared(len(ids), speeds, virtual)]
         if fate == "abort":
             continue
         for rank, samples in enumerate(taken):
-            audit.took(cursor.epoch, number, "everybody", rank, samples)
+            audit.took(progress.epoch, number, "everybody", rank, samples)
         audit.committed(number, "everybody", number)
-        cursor = cursor.advanced(len(ids), length)
-    audit.check(length, epochs=range(cursor.epoch))
-    assert cursor.epoch >= 1
+        progress.position = stop
+        if stop == length:
+            progress.epoch, progress.position = progress.epoch + 1, 0
+    audit.check(length, epochs=range(progress.epoch))
+    assert progress.epoch >= 1
 
 
 @given(st.integers(0, 50), st.integers(1, 12), st.integers(1, 8), st.integers(1, 8))
@@ -143,8 +150,6 @@ def test_without_shuffling_ids_are_positions() -> None:
 def test_positions_beyond_the_epoch_are_refused() -> None:
     with pytest.raises(ValueError, match="no positions 8 to 12 in an epoch of 10"):
         Order(10, 1).ids(0, 8, 12)
-    with pytest.raises(ValueError, match="cannot advance by 3"):
-        Cursor(0, 8).advanced(3, 10)
 
 
 def test_an_empty_data_set_and_a_negative_seed_are_refused() -> None:
@@ -152,11 +157,6 @@ def test_an_empty_data_set_and_a_negative_seed_are_refused() -> None:
         Order(0, 1)
     with pytest.raises(InvalidSpec, match="seed"):
         Order(1, -1)
-
-
-def test_the_cursor_enters_the_next_epoch_at_the_end() -> None:
-    assert Cursor(2, 8).advanced(1, 10) == Cursor(2, 9)
-    assert Cursor(2, 8).advanced(2, 10) == Cursor(3, 0)
 
 
 def test_an_audit_names_what_is_missing_and_repeated(tmp_path: Path) -> None:

@@ -85,15 +85,22 @@ def step(
     reducer.finish(torch.zeros(1))
 
 
-def adam_after_steps(model: torch.nn.Module, data: Data) -> tuple[torch.optim.Optimizer, torch.Tensor]:
-    """And by what it multiplies each element of a gradient."""
+#: What tells the norms of an optimiser's steps, and by what that multiplies each element of a gradient.
+Scaling = tuple[Preconditioner | None, torch.Tensor]
+
+
+@pytest.fixture(params=["sgd", "adam"])
+def scaling(request: pytest.FixtureRequest, model: torch.nn.Module, data: Data) -> Scaling:
+    """Of Adam, after a few steps: SGD takes gradients as they are."""
+    if request.param == "sgd":
+        return None, torch.ones(())
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for start in range(0, SAMPLES, 16):
         optimizer.zero_grad()
         loss_of(model, data, range(start, start + 16)).backward()
         optimizer.step()
     v = torch.cat([optimizer.state[parameter]["exp_avg_sq"].reshape(-1) for parameter in model.parameters()])
-    return optimizer, 1.0 / ((v / (1.0 - 0.999**4)).sqrt() + 1e-8)
+    return Preconditioner(optimizer), 1.0 / ((v / (1.0 - 0.999**4)).sqrt() + 1e-8)
 
 
 GROUPS = [range(5), range(5, 25), range(25, 32)]
@@ -113,14 +120,10 @@ def test_micro_batches_add_up_to_the_gradient_of_the_whole_step_in_every_step(
                 assert parameter.grad is view
 
 
-@pytest.mark.parametrize("adam", [False, True])
 def test_the_norms_of_micro_batches_and_of_their_mean_are_measured(
-    model: torch.nn.Module, data: Data, adam: bool
+    model: torch.nn.Module, data: Data, scaling: Scaling
 ) -> None:
-    preconditioner, factor = None, torch.ones(())
-    if adam:
-        optimizer, factor = adam_after_steps(model, data)
-        preconditioner = Preconditioner(optimizer)
+    preconditioner, factor = scaling
     reducer = alone(model)
     step(reducer, model, data, GROUPS, preconditioner)
     each = [gradient(model, data, rows) * factor for rows in GROUPS]
@@ -136,14 +139,10 @@ def test_the_norms_of_micro_batches_and_of_their_mean_are_measured(
     assert reducer.compare(before) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("adam", [False, True])
 def test_the_noise_scale_from_micro_batches_agrees_with_brute_force_within_five_percent(
-    model: torch.nn.Module, data: Data, adam: bool
+    model: torch.nn.Module, data: Data, scaling: Scaling
 ) -> None:
-    preconditioner, factor = None, torch.ones(())
-    if adam:
-        optimizer, factor = adam_after_steps(model, data)
-        preconditioner = Preconditioner(optimizer)
+    preconditioner, factor = scaling
     each = torch.stack([gradient(model, data, [row]) * factor for row in range(SAMPLES)])
     mu = each.mean(dim=0)
     exact = float(((each - mu) ** 2).sum() / SAMPLES / (mu @ mu))

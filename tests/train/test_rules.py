@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.train.rules import RULES, Rule, default_rule, rule
+from fairlead.train.rules import RULES, Moment, Rule, default_rule, rule
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,37 @@ def test_the_optimisers_of_torch_get_their_rules(kind: str, name: str) -> None:
     torch = pytest.importorskip("torch", reason="the training library needs torch: pip install fairlead[train]")
     optimizer = getattr(torch.optim, kind)([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     assert default_rule(optimizer) == name
+
+
+def adam_steps(batches: list[int], noise: float) -> list[float]:
+    """How far Adam goes in each step, if its rate follows adamscale and the mean square is as expected."""
+    beta, v, weight, moment = 0.9, 0.0, 0.0, Moment(0.9)
+    lengths = []
+    for batch in batches:
+        gain = (noise / 32 + 1.0) / (noise / batch + 1.0)
+        factor = rule("adamscale").factor(batch, 32, gain, 0.0, moment.value)
+        lengths.append(factor / math.sqrt(v / weight) if weight else math.nan)
+        v, weight = beta * v + (1 - beta) * (1.0 + noise / batch), beta * weight + (1 - beta)
+        moment.note(gain)
+    return lengths
+
+
+@given(st.lists(st.sampled_from([32, 64, 256, 2048]), min_size=2, max_size=50), st.floats(0.0, 1e5))
+def test_whatever_batch_adam_remembers_a_step_is_as_long_as_its_gain(batches: list[int], noise: float) -> None:
+    at_initial = adam_steps([32] * 60, noise)[-1]
+    for batch, length in list(zip(batches, adam_steps(batches, noise), strict=True))[1:]:
+        gain = (noise / 32 + 1.0) / (noise / batch + 1.0)
+        assert length == pytest.approx(gain * at_initial)
+
+
+def test_a_moment_survives_a_checkpoint_and_is_of_the_optimiser() -> None:
+    class Optimizer:
+        param_groups = ({"betas": (0.9, 0.5)},)
+
+    moment, again = Moment.of(Optimizer()), Moment.of(Optimizer())
+    assert moment.value is None
+    moment.note(1.0)
+    moment.note(2.0)
+    assert moment.value == pytest.approx((0.25 + 0.25) / 0.75)
+    again.load_state_dict(moment.state_dict())
+    assert again.value == moment.value

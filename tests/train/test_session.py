@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +10,17 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[train]'")
 
 import torch
+from alone import loss_of, make_model
 from script import Points
 
 import fairlead.train
 from fairlead.core.errors import InvalidSpec
 from fairlead.train import session
+from fairlead.train.group import Group
+from fairlead.train.link import Plan
 from fairlead.train.order import Order
 
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """A session takes SIGTERM for itself."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def make_model(width: int = 16) -> torch.nn.Module:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 1)).double()
-
-
-def loss_of(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return ((model(inputs).squeeze(1) - targets) ** 2).mean()
+pytestmark = pytest.mark.usefixtures("own_sigterm")
 
 
 def train_plainly(epochs: int, data: Points) -> torch.nn.Module:
@@ -79,6 +65,13 @@ def test_a_job_alone_trains_like_a_plain_loop_however_small_its_micro_batches_ar
         scheduler.step()
     for found, expected in zip(model.parameters(), train_plainly(3, data).parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def wrapped(model: torch.nn.Module | None = None, **options: Any) -> tuple[Any, Any, Any]:
+    job = fairlead.train.init(**options)
+    model = model or make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    return job, *job.wrap(model, optimizer)
 
 
 def run(job: fairlead.train.Job, model: torch.nn.Module, optimizer: Any, loader: Any, epochs: int) -> list[int]:
@@ -127,24 +120,33 @@ def test_a_break_out_of_the_loop_loses_no_sample() -> None:
     assert (job.progress.step, job.progress.position) == (4, 40)
 
 
+def test_a_step_ends_with_its_epoch_and_the_next_one_begins_at_the_start() -> None:
+    job, model, optimizer = wrapped()
+    loader = job.loader(Points(10), 4)
+    begun = []
+    for _ in job.epochs(2):
+        for inputs, targets in loader:
+            begun.append((job.progress.epoch, job.progress.position, len(inputs)))
+            job.backward(loss_of(model, inputs, targets))
+            optimizer.step()
+    assert begun == [(0, 0, 4), (0, 4, 4), (0, 8, 2), (1, 0, 4), (1, 4, 4), (1, 8, 2)]
+    assert (job.progress.epoch, job.progress.position) == (2, 0)
+
+
 # -- mistakes --------------------------------------------------------------------------------------------------------
-
-
-def wrapped(model: torch.nn.Module | None = None, **options: Any) -> tuple[Any, Any, Any]:
-    job = fairlead.train.init(**options)
-    model = model or make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    return job, *job.wrap(model, optimizer)
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"batch_size": 0}, "see batch_size"),
+        ({"batch_size": 0}, r"job\.loader: batch_size is 0; expected a number of samples"),
+        ({"batch_size": "64"}, "batch_size is '64'; expected a number"),
+        ({"batch_size": 64, "max_batch_size": 1e3}, r"max_batch_size is 1000\.0; expected a number"),
+        ({"batch_size": 64, "per_gpu": 8}, r"per_gpu is 8; expected the least and the most samples, such as \(1, 64\)"),
         ({"batch_size": 64, "max_batch_size": 32}, r"\(32\) is below the initial one \(64\); .* max_batch_size"),
         ({"batch_size": 64, "per_gpu": (8, 4)}, "per-GPU batch bounds are reversed: 8 to 4; .* per_gpu"),
         ({"batch_size": 64, "max_batch_size": 128, "reproducible": True}, "reproducible"),
-        ({"batch_size": 64, "max_batch_size": 128, "schedule": "doubbling"}, "doubling"),
+        ({"batch_size": 64, "max_batch_size": 128, "schedule": "doubbling"}, r"job\.loader: schedule .* 'doubling'"),
     ],
 )
 def test_batches_that_contradict_each_other_are_refused_by_name(options: dict[str, Any], named: str) -> None:
@@ -191,7 +193,7 @@ def test_a_loop_that_is_left_and_entered_again_goes_on() -> None:
 
 def test_an_unknown_rule_is_refused_with_the_nearest() -> None:
     model = make_model()
-    with pytest.raises(InvalidSpec, match="adascale"):
+    with pytest.raises(InvalidSpec, match=r"job\.wrap: rule .*adascale"):
         fairlead.train.init().wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), rule="adascal")
 
 
@@ -214,9 +216,9 @@ def test_things_in_the_wrong_order_are_refused_with_the_right_one() -> None:
         (Points(0), {}, "empty"),
         (7, {}, "int; expected one with __getitem__"),
         (iter([1, 2]), {}, "length is None; state how many samples"),
-        (iter([1, 2]), {"length": 2, "workers": 1}, "workers is 1, but a list_iterator can only be iterated"),
+        (iter([1, 2]), {"length": 2, "num_workers": 1}, "num_workers is 1, but a list_iterator can only be iterated"),
         (Points(10), {"length": 5}, "length is for iterables"),
-        (Points(10), {"workers": -1}, "workers is -1"),
+        (Points(10), {"num_workers": -1}, "num_workers is -1"),
         (torch.utils.data.DataLoader([1, 2]), {}, "give its data set"),  # type: ignore[arg-type]
     ],
 )
@@ -308,3 +310,58 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path: Path) -> N
     with pytest.raises(InvalidSpec, match=r"0\.weight"):
         run(job, model, optimizer, job.loader(Points(10), 2), 1)
     assert sorted(tmp_path.iterdir()) == saved
+
+
+def test_a_model_and_an_optimiser_the_wrong_way_round_are_refused() -> None:
+    model = make_model()
+    with pytest.raises(InvalidSpec, match=r"job\.wrap\(SGD, Sequential\): expected a torch\.nn\.Module and then"):
+        fairlead.train.init().wrap(torch.optim.SGD(model.parameters(), lr=1.0), model)  # type: ignore[arg-type]
+
+
+def left_in_the_middle(tmp_path: Path, samples: int) -> None:
+    """A checkpoint in the middle of an epoch."""
+    job, model, optimizer = wrapped(checkpoints=tmp_path, seed=1)
+    loader = job.loader(Points(samples), 2)
+    for _ in job.epochs(1):
+        for done, (inputs, targets) in enumerate(loader):
+            job.backward(loss_of(model, inputs, targets))
+            optimizer.step()
+            if done == 2:
+                job.finish()
+
+
+@pytest.mark.parametrize(
+    ("samples", "seed", "message"),
+    [(11, 1, "there samples is 10, here it is 11"), (10, 2, "there seed is 1, here it is 2")],
+)
+def test_other_data_in_the_middle_of_an_epoch_is_refused(samples: int, seed: int, message: str, tmp_path: Path) -> None:
+    left_in_the_middle(tmp_path, 10)
+    job, _, _ = wrapped(checkpoints=tmp_path, seed=seed)
+    job.loader(Points(samples), 2)
+    with pytest.raises(InvalidSpec, match=message):
+        list(job.epochs(1))
+
+
+def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path: Path) -> None:
+    left_in_the_middle(tmp_path, 10)
+    model = make_model()
+    job = fairlead.train.init(checkpoints=tmp_path, seed=1)
+    job.wrap(model, torch.optim.RMSprop(model.parameters()))
+    job.loader(Points(10), 2)
+    with pytest.raises(InvalidSpec, match=r"there optimizer is a \w+, here it is a RMSprop; give job\.wrap what"):
+        list(job.epochs(1))
+
+
+def test_between_two_epochs_the_data_may_change(tmp_path: Path) -> None:
+    job, model, optimizer = wrapped(checkpoints=tmp_path)
+    run(job, model, optimizer, job.loader(Points(10), 2), 1)
+    job, model, optimizer = wrapped(checkpoints=tmp_path)
+    run(job, model, optimizer, job.loader(Points(20), 2), 2)
+    assert job.progress.step == 5 + 10
+
+
+def test_in_reproducible_mode_speeds_are_of_what_each_was_dealt() -> None:
+    job, _, _ = wrapped()
+    loader = job.loader(Points(100), 10, reproducible=True, virtual_shards=4)
+    job._members.group = Group(Plan(1, ("a", "b", "c"), ("n",) * 3), 0, None)
+    assert loader.dealt(10) == [3 + 3, 2, 2]

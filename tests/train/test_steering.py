@@ -188,6 +188,13 @@ def test_the_pause_of_each_change_is_remembered() -> None:
     assert [change.pause_s for change in steering.history.transitions] == [None, 0.25, 0.25, 0.25]
 
 
+def test_every_step_counts_also_those_that_are_not_timed() -> None:
+    """The first one after each change is not; the fake does not tell of it."""
+    steering, agent = Steering(slots(8), Search(least=1, most=8, step=1, start=1)), FakeAgent(until(2))
+    agent.run(steering, reports=60)
+    assert sum(pace.steps for pace in steering.history.paces.values()) == agent.step
+
+
 def test_a_pause_that_is_told_late_belongs_to_its_own_generation() -> None:
     history = begun(1)
     join(history, 2, at=5.0)
@@ -206,7 +213,7 @@ def test_who_joins_a_generation_that_is_already_over_does_not_complete_the_next(
     assert (history.transitions[-1].lost, history.size) == (["w2"], 2)
 
 
-def report(at: float, step: int, steps: list[tuple[int, int, float]], progress: float = 0.5) -> dict[str, Any]:
+def report(at: float, step: int, steps: Sequence[tuple[int, int, float]], progress: float = 0.5) -> dict[str, Any]:
     return {
         "kind": "report",
         "at": at,
@@ -224,11 +231,11 @@ def begun(workers: int, at: float = 0.0) -> History:
     return history
 
 
-def join(history: History, workers: int, at: float) -> None:
+def join(history: History, workers: int, at: float, step: int = 0) -> None:
     names, generation = [f"w{place}" for place in range(workers)], len(history.transitions) + 1
     history.note({"kind": "plan", "at": at, "generation": generation, "members": names, "lost": []})
     for name in names:
-        history.note({"kind": "joined", "at": at, "worker": name, "generation": generation, "step": 0})
+        history.note({"kind": "joined", "at": at, "worker": name, "generation": generation, "step": step})
 
 
 def test_steps_that_a_new_leader_tells_again_count_once() -> None:
@@ -236,6 +243,52 @@ def test_steps_that_a_new_leader_tells_again_count_once() -> None:
     history.note(report(5.0, 5, [(2, BATCH, 1.0)] * 5))
     assert len(history.note(report(7.0, 7, [(2, BATCH, 1.0)] * 7))) == 2
     assert history.paces[2].steps == 7
+
+
+def test_steps_belong_to_those_who_took_them_however_late_that_is_told() -> None:
+    """The leader that told nothing of its last ten steps is gone; the next report comes before everybody has joined."""
+    history = begun(3)
+    history.note(report(5.0, 50, [(3, BATCH, 0.1)] * 49))
+    history.note({"kind": "plan", "at": 6.0, "generation": 2, "members": ["w1", "w2"], "lost": ["w0"]})
+    history.note({"kind": "joined", "at": 6.1, "worker": "w1", "generation": 2, "step": 60})
+    history.note(report(6.2, 62, [(2, BATCH, 0.1)]))
+    history.note({"kind": "joined", "at": 6.3, "worker": "w2", "generation": 2, "step": 60})
+    assert {workers: pace.steps for workers, pace in history.paces.items()} == {3: 60, 2: 2}
+
+
+def test_steps_that_were_lost_and_taken_again_count_twice() -> None:
+    history = begun(1)
+    history.note(report(5.0, 50, [(1, BATCH, 0.1)] * 49, progress=0.5))
+    join(history, 1, at=9.0, step=40)
+    history.note(report(9.5, 45, [(1, BATCH, 0.1)] * 4, progress=0.45))
+    assert history.paces[1].steps == 55
+
+
+def test_a_single_step_has_no_speed() -> None:
+    history = begun(1)
+    history.note(report(1.0, 1, []))
+    assert (history.paces[1].steps, history.paces[1].throughput) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("samples", "first", "last"),
+    [
+        ([64, 64, 32, 64], 64, 64),  # the rest of an epoch
+        ([64, 64, 128], 64, 128),
+        ([64, 64, 32, 32], 64, 32),
+        ([64, 32, 16, 32], 64, 64),  # it has shrunk, but that is not certain yet
+        ([], None, None),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_batch_is_that_of_whole_steps(samples: list[int], first: int, last: int, at_once: bool) -> None:
+    history, steps = begun(1), [(1, each, 0.1) for each in samples]
+    if at_once:
+        history.note(report(1.0, len(steps), steps))
+    else:
+        for place, step in enumerate(steps):
+            history.note(report(1.0 + place, 1 + place, [step]))
+    assert (history.first_batch, history.batch) == (first, last)
 
 
 def test_a_job_that_went_back_to_a_checkpoint_takes_its_steps_again() -> None:

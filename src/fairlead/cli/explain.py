@@ -41,9 +41,12 @@ def explain(trace: str, at: str, job: str | None, output: str, **options: object
     """
     experiment = make_experiment(trace=trace, **options)  # type: ignore[arg-type]  # click has checked them
     tell_notes([experiment])
-    view, plan = decision_at(experiment, _seconds(at))
+    at_s = _seconds(at)
+    view, plan = decision_at(experiment, at_s)
     if job is not None and job not in view.jobs:
         raise InvalidSpec(_absence(job, experiment, view))
+    if (asked := duration(at_s)) != (found := duration(view.now)):
+        click.echo(f"note: no decision at {asked}; the next one is at {found}, and explained here", err=True)
     reasons = {job_id: plan.reasons[job_id] for job_id in ([job] if job is not None else view.jobs) if plan.reasons}
     if output == "json":
         click.echo(json.dumps(_to_dict(view, plan, reasons), indent=2, allow_nan=False))

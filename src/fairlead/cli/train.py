@@ -97,7 +97,8 @@ def train(command: tuple[str, ...], gpus: str, output: str, events: str | None, 
     """Run an elastic training job on this machine.
 
     Its script uses fairlead.train. Ctrl-C asks it to exit, with 143, and to save if there is a place for checkpoints;
-    the same command then goes on from there. A second Ctrl-C kills it. Else the exit code is the job's.
+    the same command then goes on from there. A second Ctrl-C kills it. Else the exit code is the job's; but 2 may also
+    mean an option that cannot be meant, and then nothing was run.
     """
     if not command:
         raise InvalidSpec("there is no command to run; expected: fairlead train [options] -- python train.py")
@@ -294,6 +295,7 @@ class Run:
 
     def _interrupted(self, job: asyncio.Task[int]) -> None:
         self._interrupts += 1
+        self._teller.interrupted()
         if self._interrupts == 1:
             say(f"stops; has {self._grace_s:g} s to save, or press Ctrl-C again to kill it")
             self._agent.stop()

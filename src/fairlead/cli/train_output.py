@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import IO, Any
@@ -11,7 +12,7 @@ from typing import IO, Any
 import click
 
 from fairlead.cli.output import counted
-from fairlead.sim.report.wording import NONE, duration
+from fairlead.sim.report.wording import NONE, duration, number
 from fairlead.train.history import History, Transition
 from fairlead.train.steering import Decided
 from fairlead.train.wire import Message
@@ -33,6 +34,17 @@ class Teller:
         self._history, self._slot = history, slot
         self._told = 0
         self._progress_s = 0.0
+        self._batch: int | None = None
+        self._trained: set[str] = set()
+        self._hung: set[str] = set()
+        #: Training is over or stopped, so its agent kills whoever is late.
+        self._over = False
+        #: Nobody needs to be told of those who are killed.
+        self._quiet = False
+
+    def interrupted(self) -> None:
+        """By the user: the first time the job should end, and the second time be killed."""
+        self._over, self._quiet = True, self._over
 
     def tell(self, event: Message) -> None:
         for line in self._lines(event):
@@ -43,16 +55,51 @@ class Teller:
         match event["kind"]:
             case "started":
                 yield f"{event['worker']} starts on {self._slot} {event['gpu']}"
-            case "exited" if event["code"] < 0 and event["stage"] == "member":
-                yield f"{event['worker']} was killed by signal {-event['code']}"
-            case "exited" if event["code"] < 0 and event["stage"] in ("booting", "ready"):
-                yield f"{event['worker']} has ended before it trained"
+            case "joined":
+                self._trained.add(event["worker"])
+            case "exited":
+                yield from self._exited(event)
             case "hung":
-                yield f"{event['worker']} hangs"
+                self._hung.add(event["worker"])
+                yield f"{event['worker']} hangs, and is killed"
+            case "refused":
+                yield f"{event['worker']} ended with exit code {event['code']} before it trained; the others go on"
+            case "straggler":
+                yield f"{event['worker']} has been slow for long, and a new process takes its place"
+            case "unsaved":
+                yield f"warning: {event['why']}"
+            case "ended":
+                self._over = self._quiet = True
             case "decision":
                 yield event["why"]
             case "report":
+                self._over = self._over or event["progress"] >= 1.0
+                yield from self._new_batch()
                 yield from self._progress()
+
+    def _exited(self, event: Message) -> Iterator[str]:
+        """Who was killed, unless everybody knows already; and why, if its agent did it."""
+        worker, code, trained = event["worker"], event["code"], event["worker"] in self._trained
+        if code >= 0:  # the others will end as well, unless it comes and goes while they train
+            self._over = self._over or event["stage"] == "member" or not self._trained
+        elif code != -signal.SIGKILL:
+            yield f"{worker} was killed by signal {-code}"
+        elif self._quiet or worker in self._hung:
+            return
+        elif event["stage"] == "left" or (self._over and not trained):
+            yield f"{worker} is not needed any more"
+        elif self._over:
+            yield f"{worker} was killed, as it had not ended in time"
+        elif trained:
+            yield f"{worker} was killed by signal {-code}"
+        else:  # the first that is done tells the agent, which ends whoever boots, before the leader tells us
+            yield f"{worker} has ended before it trained"
+
+    def _new_batch(self) -> Iterator[str]:
+        history = self._history
+        before, self._batch = self._batch or history.first_batch, history.batch
+        if self._batch != before:
+            yield f"batch {before} -> {self._batch}"
 
     def _transitions(self, event: Message) -> Iterator[str]:
         """Each once, as soon as its pause is known or will never be."""
@@ -74,12 +121,18 @@ class Teller:
         """Once in a while, if there is something to say."""
         history = self._history
         pace = history.paces.get(history.size)
-        if pace is None or history.remaining_samples is None or history.elapsed_s - self._progress_s < PROGRESS_S:
+        throughput = None if pace is None else pace.throughput
+        if throughput is None or history.remaining_samples is None or history.elapsed_s - self._progress_s < PROGRESS_S:
             return
         self._progress_s = history.elapsed_s
-        left = duration(history.remaining_samples / pace.throughput)
+        left = duration(history.remaining_samples / throughput)
         done = f"{history.progress:.0%} done with {counted(history.size, 'worker')}"
-        yield f"{done}, {pace.throughput:.4g} samples/s, about {left} left"
+        yield f"{done}, {rate(throughput)} samples/s, about {left} left"
+
+
+def rate(throughput: float | None) -> str:
+    """Four digits at most, as no more of them would be the same the next time."""
+    return NONE if throughput is None else number(float(f"{throughput:.4g}"))
 
 
 def pause(transition: Transition) -> str:
@@ -95,6 +148,7 @@ def summary(history: History, decisions: Sequence[Decided], code: int) -> dict[s
         "seconds": history.elapsed_s,
         "gpu_s": history.gpu_s,
         "progress": history.progress,
+        "batch": {"first": history.first_batch, "last": history.batch},
         "sizes": [
             {"workers": workers, "steps": pace.steps, "samples_per_s": pace.throughput}
             for workers, pace in sorted(history.paces.items())
@@ -109,10 +163,9 @@ def print_summary(history: History, decisions: Sequence[Decided], code: int, *, 
     if output == "json":
         click.echo(json.dumps(summary(history, decisions, code), allow_nan=False))
         return
-    say(f"exit code {code} after {duration(history.elapsed_s)}, {slot} time {duration(history.gpu_s)}")
-    sizes = [
-        (str(workers), str(pace.steps), f"{pace.throughput:.4g}") for workers, pace in sorted(history.paces.items())
-    ]
+    batch = f", batch {history.first_batch} to {history.batch}" if history.batch != history.first_batch else ""
+    say(f"exit code {code} after {duration(history.elapsed_s)}, {slot} time {duration(history.gpu_s)}{batch}")
+    sizes = [(str(workers), str(pace.steps), rate(pace.throughput)) for workers, pace in sorted(history.paces.items())]
     changes = [
         (f"{change.before} to {change.after}", duration(change.at_s), pause(change))
         for change in history.transitions

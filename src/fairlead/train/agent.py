@@ -29,6 +29,10 @@ from fairlead.train.wire import ADDRESS, NAME, TOKEN, Message, decode, encode
 PREEMPTED = 143
 
 
+#: Bytes of a message. A report of all that a job has measured in its life is the longest.
+LONGEST_LINE = 1 << 24
+
+
 def too_many(workers: int, most: int) -> str:
     """For more workers than can have a part in a step."""
     return (
@@ -83,6 +87,8 @@ class Worker:
     stage: Stage = Stage.BOOTING
     writer: asyncio.StreamWriter | None = None
     heard_at: float = field(default_factory=time.monotonic)
+    #: It has been part of a generation, so its script will notice by itself that training is over.
+    trained: bool = False
     #: What it last said of itself.
     beat: Message = field(default_factory=dict)
     #: Since when the others have been waiting for it.
@@ -121,7 +127,7 @@ class Agent:
         self._env = dict(os.environ if env is None else env)
         self._devices = devices
         self._logs = logs
-        self._restarts_left = max_restarts
+        self._max_restarts = self._restarts_left = max_restarts
         self._patience = patience or Patience()
         self._on_event = on_event
         self._token = secrets.token_hex(16)
@@ -137,8 +143,8 @@ class Agent:
         self._stopping = False
         self._suspended = False
         self._finished = False
-        #: Of the first that failed after training was over.
-        self._code = 0
+        #: Of the first that failed, and what happened.
+        self._code, self._why = 0, ""
         #: How many workers the job can use; known when the first has booted.
         self._most = sys.maxsize
         #: Slots on which a new process was no faster.
@@ -165,7 +171,7 @@ class Agent:
         if self._stopping:
             return PREEMPTED
         self._ended = asyncio.get_running_loop().create_future()
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=LONGEST_LINE)
         host, port = server.sockets[0].getsockname()[:2]
         self._address = f"{host}:{port}"
         watch = self._background(self._watch())
@@ -215,12 +221,11 @@ class Agent:
         self._stopping = True
         line = encode("stop", grace_s=self._patience.grace_s)
         for worker in self._workers.values():
-            if worker.stage is Stage.MEMBER:
+            if worker.stage in (Stage.MEMBER, Stage.LEAVING):
                 worker.tell(line)
             else:
                 worker.kill()
-        if not self._workers and not self._starting:
-            self._end(PREEMPTED)
+        self._end_if_gone()
         self._background(self._kill_late())
 
     # -- starting ------------------------------------------------------------------------------------------------
@@ -319,6 +324,9 @@ class Agent:
         if worker.stage is Stage.LEFT or (worker.stage is Stage.LEAVING and code == 0):
             self._settle()
             return
+        if code >= 0 and worker.stage in (Stage.BOOTING, Stage.READY) and self._members:
+            self._do_without(worker, code)
+            return
         if code == 0:  # its script has ended, and so will that of the others
             self._finish()
             self._ending(worker, code)
@@ -328,10 +336,11 @@ class Agent:
             self._ending(worker, code)
             return
         if code > 0:  # its own error: the others will make it too
-            self._end(code, f"worker {worker.name} failed with exit code {code}")
+            self._fail(worker, code, f"worker {worker.name} failed with exit code {code}")
             return
         if self._restarts_left <= 0:
-            self._end(1, f"worker {worker.name} was lost, and the job was restarted often enough")
+            allowed = f"max_restarts is {self._max_restarts}"
+            self._fail(worker, 1, f"worker {worker.name} was killed by signal {-code}, and {allowed}")
             return
         self._restarts_left -= 1
         survivors = [name for name in self._members if name in self._workers]
@@ -341,17 +350,38 @@ class Agent:
             self._publish(survivors, lost=[worker.name])
         self._settle()
 
+    def _do_without(self, worker: Worker, code: int) -> None:
+        """It has ended before it joined: the others go on as they are."""
+        self._event("refused", worker=worker.name, node=worker.slot.node, gpu=worker.slot.gpu, code=code)
+        before = [other for other in self._workers.values() if other.slot == worker.slot and other.replaced]
+        for other in before:
+            other.replaced = False
+        if not before:
+            self._wanted = [slot for slot in self._wanted if slot != worker.slot] or self.members
+        self._settle()
+
+    def _fail(self, worker: Worker, code: int, why: str) -> None:
+        """The job cannot go on without it. Whoever is left saves before it ends."""
+        if not self._code:
+            self._code, self._why = code, why
+        self.stop()
+        self._ending(worker, code)
+
     def _ending(self, worker: Worker, code: int) -> None:
         """A worker's process has ended while the job does."""
         if self._finished and code > 0 and code != PREEMPTED:
             self._code = self._code or code
-        if not self._workers:
-            if not self._starting:
-                self._end(self._code if self._finished else PREEMPTED)
-        elif not self._finished and code not in (0, PREEMPTED) and worker.name in self._members:
+        self._end_if_gone()
+        missed = worker.name in self._members or worker.stage is Stage.LEAVING
+        if not self._finished and code not in (0, PREEMPTED) and missed:
             survivors = [name for name in self._members if name in self._workers]
             if survivors:  # they find together once more, and save
                 self._publish(survivors, lost=[worker.name])
+
+    def _end_if_gone(self) -> None:
+        """Everybody."""
+        if not self._workers and not self._starting:
+            self._end(self._code or (0 if self._finished else PREEMPTED), self._why)
 
     # -- talking to workers --------------------------------------------------------------------------------------
 
@@ -390,6 +420,7 @@ class Agent:
                 if name != worker.name and name in self._workers:
                     self._workers[name].tell(encode(**message))
         elif kind == "joined":
+            worker.trained = True
             if message["generation"] == self._generation:
                 self._joined.add(worker.name)
             self._event(**message)
@@ -419,7 +450,7 @@ class Agent:
             self._background(self._kill_late())
         self._finished = True
         for worker in self._workers.values():
-            if worker.stage in (Stage.BOOTING, Stage.READY):
+            if not worker.trained:
                 worker.kill()
 
     def _tell_members(self, line: bytes) -> None:

@@ -13,10 +13,13 @@ told from novelty by checking it first. There is no pickle: whoever can write a 
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import mmap
 import os
 import re
+import socket
 import struct
 import threading
 import time
@@ -40,7 +43,10 @@ CHUNK = 16 << 20
 _PREFIX = struct.Struct("<8sIQ")
 _SEAL_END = struct.Struct("<QI")
 _NAME = re.compile(r"(\d{8})-step-(\d+)\.ckpt")
-_DRAFT_SUFFIX = ".draft"
+_DRAFT_SUFFIX, _LOCK = ".draft", ".lock"
+
+#: Seconds to wait for whoever saved there before to end.
+LOCK_S = 10.0
 
 #: name -> (shape, dtype) of everything in a model's state.
 Signature = dict[str, tuple[tuple[int, ...], str]]
@@ -69,7 +75,8 @@ class Loaded:
 
 
 class Store:
-    """The checkpoints of one job in one directory: the last `keep` written, newest first. It has one writer at a time.
+    """The checkpoints of one job in one directory: the last `keep` written, newest first. It has one writer at a time,
+    which holds a lock.
 
     With a signature, checkpoints of another model are refused.
     """
@@ -86,11 +93,34 @@ class Store:
         self._damaged: set[Path] = set()
         #: Seconds the last save took, from the first byte until it was safe on disk.
         self.last_save_s: float | None = None
+        #: The lock, if it is ours.
+        self._occupied: int | None = None
         #: Guards the three below. A writer lives only while there is something to write.
         self._lock = threading.Lock()
         self._waiting: tuple[Layout, int] | None = None
         self._writer: threading.Thread | None = None
         self._failure: Exception | None = None
+
+    def check(self) -> None:
+        """Whether it can be written to; better now than when there is something to lose."""
+        probe = self.directory / f".{os.getpid()}{_DRAFT_SUFFIX}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise InvalidSpec(
+                f"checkpoints: cannot write in {self.directory}: {error.strerror}; give access, or name another place"
+            ) from None
+
+    def occupy(self) -> None:
+        """For this process, until it ends. Raises InvalidSpec if another one has it, and will not end either."""
+        try:
+            self._occupy()
+        except OSError as error:
+            raise InvalidSpec(
+                f"checkpoints: {self.directory} cannot be used: {error.strerror or error}; name another directory"
+            ) from None
 
     def save(self, state: Mapping[str, Any], *, step: int) -> Path:
         """After this returns, a crash does not lose the state."""
@@ -163,6 +193,7 @@ class Store:
         began = time.perf_counter()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            self._occupy()
             self._remove_drafts()
             before = self._paths()
             number = 1 + (int(before[-1].name[:8]) if before else 0)
@@ -176,6 +207,22 @@ class Store:
                 "earlier checkpoints are as they were. Make room or give access there, then save again"
             ) from error
         return path
+
+    def _occupy(self) -> None:
+        """A lock that the system takes back when the process dies, and that children do not inherit."""
+        if self._occupied is not None:
+            return
+        lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        late = time.monotonic() + LOCK_S
+        while not _locked(lock):
+            if time.monotonic() > late:
+                holder = os.pread(lock, 64, 0).decode(errors="replace").strip()
+                os.close(lock)
+                raise OSError(f"another job ({holder}) saves there")
+            time.sleep(0.05)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        self._occupied = lock
 
     def _paths(self) -> list[Path]:
         """Oldest first, by the order of writing: a job that went back to an earlier step writes smaller steps again."""
@@ -258,6 +305,15 @@ def _write_whole(path: Path, layout: Layout) -> None:
         draft.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
+
+
+def _locked(lock: int) -> bool:
+    """Also where locks do not work: then nobody can tell."""
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
 
 
 def _sync_directory(directory: Path) -> None:

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Any
 
 from fairlead.train.link import Plan
-from fairlead.train.order import split as split_step
 from fairlead.train.progress import Progress
 from fairlead.train.tuner import GPU_TYPE, Tuner
 
@@ -44,10 +43,11 @@ class Chronicle:
         self._interrupted = True
 
     def step_done(
-        self, tuner: Tuner, plan: Plan, progress: Progress, total: int, compute_s: Sequence[float]
+        self, tuner: Tuner, plan: Plan, progress: Progress, dealt: Sequence[int], compute_s: Sequence[float]
     ) -> float | None:
-        """Note it. Returns how long training stood still when it was interrupted, once that is known."""
-        now, began = time.monotonic(), self._step_at
+        """Note how many samples each member was dealt, and how long it took them. Returns how long training stood still
+        when it was interrupted, once that is known."""
+        now, began, total = time.monotonic(), self._step_at, sum(dealt)
         self._step_at = now
         pause_s = None
         if began is not None and self._interrupted:
@@ -63,8 +63,7 @@ class Chronicle:
                 configuration = (GPU_TYPE, len(set(plan.nodes)), plan.world, *split)
                 tuner.profile.record(configuration, step_s, max(0.0, step_s - max(compute_s)))
         self._interrupted = False
-        parts = split_step(total, tuner.speeds.shares(plan.members))
-        tuner.speeds.record(plan.members, [len(part) for part in parts], compute_s)
+        tuner.speeds.record(plan.members, dealt, compute_s)
         return pause_s
 
     def beat(self, progress: Progress) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed
 
-from fairlead.train.link import Link, Plan
-from fairlead.train.memory import SHARED, Memory, found, path_of
+from fairlead.train.link import Link, Plan, is_over
+from fairlead.train.memory import Memory, found, made, path_of
 from fairlead.train.wire import TOKEN
 
 #: Torch does not say that it exports these.
@@ -91,8 +91,7 @@ class Group:
             return
         done = _on_gpu(work) if self._nccl is not None else _in_memory(work)
         while not done(LOOK_UP_S):
-            newer = self._link.plan if self._link is not None else None
-            if newer is not None and newer.broken and newer.generation > self.plan.generation:
+            if self._link is not None and is_over(self.plan, self._link):
                 raise Broken(f"generation {self.plan.generation} is over")
         try:
             work.wait()
@@ -177,8 +176,7 @@ class Building:
         """Raises Broken, also if the agent has given this generation up."""
         while self._thread.is_alive():
             self._thread.join(LOOK_UP_S)
-            newer = self._link.plan
-            if newer is not None and newer.broken and newer.generation > self.plan.generation:
+            if is_over(self.plan, self._link):
                 raise Broken(f"generation {self.plan.generation} is over")
         if self._group is None:
             raise self._error or Broken("this worker is no member")
@@ -189,14 +187,16 @@ class Building:
             return
         path = path_of(os.environ.get(TOKEN, ""), self.plan.generation)
         memory = None
-        if self._room and self.plan.members[0] == self._link.name and SHARED.is_dir():
-            memory = Memory(path, self._room)  # before the group, so that all others find it after
+        if self._room and self.plan.members[0] == self._link.name:
+            memory = made(path, self._room)  # before the group, so that all others find it after
         try:
             group = Group.build(self.plan, self._link)
             group.memory = memory or found(path)
             self._group = group
         except Broken as error:
             self._error = error
+            if memory is not None:
+                memory.forget()
 
 
 def _meet(plan: Plan, link: Link, rank: int) -> Any:

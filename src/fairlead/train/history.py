@@ -22,21 +22,22 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Pace:
-    """What was measured with one number of workers."""
+    """What was done and measured with one number of workers."""
 
+    #: All of them.
     steps: int = 0
+    #: Of those that were timed: the first step of a generation is not, as it began with a pause.
     samples: int = 0
     seconds: float = 0.0
 
     def add(self, step: Step) -> None:
-        self.steps += 1
         self.samples += step.samples
         self.seconds += step.seconds
 
     @property
-    def throughput(self) -> float:
-        """Samples per second."""
-        return self.samples / self.seconds
+    def throughput(self) -> float | None:
+        """Samples per second; None if no step was timed."""
+        return self.samples / self.seconds if self.seconds > 0.0 else None
 
 
 @dataclass(slots=True)
@@ -74,11 +75,19 @@ class History:
         self.first_step = 0
         #: The job writes checkpoints.
         self.saves = False
+        #: Samples of a step, over all workers: of the first one, and now. None before the first report.
+        self.first_batch: int | None = None
+        self.batch: int | None = None
+        #: Of the last step, if it was smaller than the batch.
+        self._smaller: int | None = None
         self._began_at: float | None = None
         self._started_s: dict[str, float] = {}
         self._gone_gpu_s = 0.0
         self._plan = _Plan(0, [], [])
+        #: Of the last report.
         self._step: int | None = None
+        #: How many workers train, and the steps up to this one are in `paces`.
+        self._workers, self._done_step = 0, 0
         #: Progress when counting began, and samples since.
         self._counted_from, self._counted = 0.0, 0
 
@@ -122,6 +131,9 @@ class History:
         plan = self._plan
         if event["generation"] != plan.generation or event["worker"] in plan.joined:
             return
+        if not plan.joined:  # nobody takes a step before all have joined, but its report may be heard sooner than that
+            self._note_done(event["step"])
+            self._workers, self._done_step = len(plan.members), event["step"]
         plan.joined.add(event["worker"])
         if len(plan.joined) < len(plan.members):
             return
@@ -143,10 +155,28 @@ class History:
             # Who has just become the leader tells of steps that the one before has already told of.
             steps = steps[len(steps) - min(done, len(steps)) :]
         self._step = event["step"]
+        self._note_done(event["step"])
+        self._note_batch(steps)
         self._count(event, sum(step.samples for step in steps) + (done - len(steps)) * event["batch"])
         for step in steps:
             self.paces.setdefault(step.workers, Pace()).add(step)
         return steps
+
+    def _note_done(self, step: int) -> None:
+        """All steps up to this one, by those who train. Their numbers tell; not each step is timed and reported."""
+        if self._workers and step > self._done_step:
+            self.paces.setdefault(self._workers, Pace()).steps += step - self._done_step
+            self._done_step = step
+
+    def _note_batch(self, steps: Sequence[Step]) -> None:
+        """A step that is smaller is the rest of an epoch, unless the next one is as small."""
+        if self.first_batch is None and steps:
+            self.first_batch = steps[0].samples
+        for step in steps:
+            if self.batch is None or step.samples >= self.batch or step.samples == self._smaller:
+                self.batch, self._smaller = step.samples, None
+            else:
+                self._smaller = step.samples
 
     def _count(self, event: Message, samples: int) -> None:
         if self.progress is None or event["progress"] < self.progress:  # it began here, or went back to a checkpoint

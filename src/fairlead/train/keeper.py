@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from fairlead.core.errors import BackendError
 from fairlead.train.checkpoint import Store
 from fairlead.train.parts import own
 
 
 class Keeper:
-    """Of checkpoints, if there is a place for them. Who should save is not known here."""
+    """Of checkpoints, if there is a place for them. Who should save is not known here.
 
-    def __init__(self, store: Store | None, every_s: float, state: Callable[[], tuple[dict[str, Any], int]]) -> None:
+    A state that cannot be saved is no reason to lose it: training goes on, and the next one is tried.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        every_s: float,
+        state: Callable[[], tuple[dict[str, Any], int]],
+        on_failure: Callable[[str], None],
+    ) -> None:
         """`state` gives what is to be saved, and its step."""
-        self.store, self._every_s, self._state = store, every_s, state
+        self.store, self._every_s, self._state, self._on_failure = store, every_s, state, on_failure
         self._saved_at = time.monotonic()
 
     @property
@@ -32,17 +44,34 @@ class Keeper:
         if self.store is None or self.store.busy or time.monotonic() - self._saved_at < self._every_s:
             return
         self._saved_at = time.monotonic()
+        with self._complaining():
+            self.store.wait()  # nothing is under way, but the one before may have failed
         state, step = self._state()
-        self.store.save_async(own(state), step=step)
+        with self._complaining():
+            self.store.save_async(own(state), step=step)
 
     def save(self) -> None:
         """Now, and wait for it."""
-        if self.store is not None:
+        if self.store is None:
+            return
+        with self._complaining():
             self.store.wait()
-            state, step = self._state()
+        state, step = self._state()
+        with self._complaining():
             self.store.save(state, step=step)
 
     def saved(self) -> dict[str, Any] | None:
-        """The last state that was saved whole; None if there is none."""
-        loaded = self.store.latest() if self.store is not None else None
+        """The last state that was saved whole; None if there is none. From now on nobody else may save there."""
+        if self.store is None:
+            return None
+        self.store.occupy()
+        loaded = self.store.latest()
         return None if loaded is None else loaded.state
+
+    @contextlib.contextmanager
+    def _complaining(self) -> Iterator[None]:
+        try:
+            yield
+        except BackendError as error:
+            warnings.warn(str(error), stacklevel=4)
+            self._on_failure(str(error))

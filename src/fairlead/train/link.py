@@ -67,6 +67,12 @@ class Link(Protocol):
         """Where the leader of a generation can be met; None until it has said so."""
 
 
+def is_over(plan: Plan, link: Link) -> bool:
+    """Somebody of this generation was lost, as the agent says: it will never complete anything again."""
+    newer = link.plan
+    return newer is not None and newer.broken and newer.generation > plan.generation
+
+
 class Silence:
     """Nobody there: one worker alone, or one of a fixed number under torchrun."""
 

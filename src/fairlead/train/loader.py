@@ -1,7 +1,7 @@
 """Batches of a data set for however many workers there are: every sample of an epoch once, whatever happens.
 
-The positions of a step, from the job's cursor on, are split among the workers; each takes its part in micro-batches
-that fit into memory. A worker for whom nothing is left (at the end of an epoch) gets a sample whose gradient counts
+The positions of a step, from the job's place on, are split among the workers; each takes its part in micro-batches
+that fit into memory. A worker for whom nothing is left (at the end of an epoch) gets samples whose gradient counts
 nothing, so that its loop runs like all others. In *reproducible* mode a step is always cut into the same micro-batches,
 each with random numbers of its own, however many workers share them: so dropout and batch norm do the same on one GPU
 as on ten.
@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -22,8 +22,10 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Batch
 from fairlead.train.order import Audit, deal, micro_batches, shards, split
 from fairlead.train.progress import Micro
-from fairlead.train.session import Job
 from fairlead.train.source import Collate, Source, find_source
+
+if TYPE_CHECKING:
+    from fairlead.train.session import Job
 
 #: A directory: for tests, in which everybody notes which samples each step used.
 AUDIT = "FAIRLEAD_AUDIT"
@@ -147,7 +149,29 @@ class Loader:
             fitting = -(-len(part) // micros) if self._adaptive else total
             largest = min(fitting, self.batch.max_per_gpu or total)
             mine = [Share(positions) for positions in micro_batches(part, max(1, largest))]
-        return mine or [Share(range(1), weight=0.0)]
+        return mine or [Share(range(min(2, total)), weight=0.0)]  # batch norm makes nothing of one sample
+
+    def dealt(self, total: int) -> list[int]:
+        """Samples of each member in a step of so many."""
+        if self._shards is None:
+            return [len(part) for part in split(total, self._job.shares)]
+        every = shards(total, self._shards)
+        return [sum(len(every[shard]) for shard in mine) for mine in deal(self._shards, self._job.world)]
+
+
+def batch_of(initial: int, most: int | None, per_gpu: tuple[int, int | None], *, reproducible: bool) -> Batch:
+    """What the parameters of job.loader mean; the error names them."""
+    for name, value in (("batch_size", initial), ("max_batch_size", most)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InvalidSpec(f"{name} is {value!r}; expected a number of samples")
+    if not isinstance(per_gpu, tuple) or len(per_gpu) != 2:
+        raise InvalidSpec(f"per_gpu is {per_gpu!r}; expected the least and the most samples, such as (1, 64)")
+    if reproducible and most not in (None, initial):
+        raise InvalidSpec(f"reproducible, but max_batch_size is {most}; leave one of them out")
+    try:
+        return Batch(initial, most or initial, *per_gpu)
+    except InvalidSpec as error:
+        raise InvalidSpec(f"{error}; see batch_size, max_batch_size and per_gpu") from None
 
 
 def _from(start: int, positions: range) -> range:

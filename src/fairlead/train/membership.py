@@ -7,7 +7,7 @@ from functools import partial
 from typing import NoReturn
 
 from fairlead.train.group import Broken, Building, Group
-from fairlead.train.link import Link, Plan
+from fairlead.train.link import Link, Plan, is_over
 
 #: Until a worker whose group has failed says so, if the agent has not noticed a death by then.
 STUCK_S = 3.0
@@ -44,10 +44,7 @@ class Membership:
     @property
     def broken(self) -> bool:
         """Somebody was lost, so the present group will never complete anything again."""
-        plan, group = self._link.plan, self.group
-        if plan is None or group is None:
-            return False
-        return plan.broken and plan.generation > group.plan.generation
+        return self.group is not None and is_over(self.group.plan, self._link)
 
     def prepare(self) -> bool:
         """Build the group of the next generation, if there is one, while this one trains on. Whether that was begun."""

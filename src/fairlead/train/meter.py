@@ -50,7 +50,7 @@ class Meter:
         """As the leader: what is known so far."""
         state = (self._learned or noise).state_dict()
         known = [state[name] for name in place.NOISE_FIELDS]
-        numbers[place.NOISE : place.FIRST_RANK] = torch.tensor(known, dtype=torch.float64)
+        numbers[place.NOISE : place.SCHEDULE] = torch.tensor(known, dtype=torch.float64)
 
     def learn(
         self, numbers: torch.Tensor, noise: NoiseScale, reducer: Reducer, total: int, *, leader: bool, loss_scale: float
@@ -59,7 +59,7 @@ class Meter:
 
         Gradients of a loss that was multiplied with `loss_scale` are as many times too long.
         """
-        told = numbers[place.NOISE : place.FIRST_RANK].tolist()
+        told = numbers[place.NOISE : place.SCHEDULE].tolist()
         noise.load_state_dict(dict(zip(place.NOISE_FIELDS, told, strict=True)))
         if not self.measuring or not leader:
             return

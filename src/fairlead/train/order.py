@@ -1,8 +1,9 @@
 """Which samples come next, and who takes them: every sample of an epoch exactly once, whatever happens to the workers.
 
-One cursor points into one seeded order of the data set. It moves only when a step is committed: a step that is redone
-takes the same samples again, and a resumed job goes on where the last commit was. How a step's samples are divided
-among workers is decided afresh for each step and leaves no trace. Nothing here knows of torch or of processes.
+A job has one place (`Progress`) in one seeded order of the data set. It moves only when a step is committed: a step
+that is redone takes the same samples again, and a resumed job goes on where the last commit was. How a step's samples
+are divided among workers is decided afresh for each step and leaves no trace. Nothing here knows of torch or of
+processes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -64,21 +64,6 @@ def _permutation(length: int, seed: int, epoch: int) -> Ids:
     words.sort()
     indices: Ids = (words & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
     return indices
-
-
-@dataclass(frozen=True)
-class Cursor:
-    """Everything before it has been used, nothing after it has. A step never reaches beyond the end of its epoch."""
-
-    epoch: int = 0
-    position: int = 0
-
-    def advanced(self, by: int, length: int) -> Cursor:
-        """Where the cursor is once so many more samples are committed, in a data set of this length."""
-        position = self.position + by
-        if by < 0 or position > length:
-            raise ValueError(f"{self} cannot advance by {by}: the epoch has {length} samples")
-        return Cursor(self.epoch + 1, 0) if position == length else Cursor(self.epoch, position)
 
 
 def split(total: int, shares: Sequence[float]) -> list[range]:

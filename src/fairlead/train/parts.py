@@ -13,11 +13,14 @@ import torch
 from fairlead.core.errors import InvalidSpec
 
 #: Names of parts that a job has itself.
-OURS = ("model", "optimizer", "tuner", "progress", "stream")
+OURS = ("model", "optimizer", "tuner", "progress", "stream", "kinds", "data")
 
 
 def check_parts(model: torch.nn.Module, optimizer: torch.optim.Optimizer, others: Mapping[str, Any]) -> None:
     """Whether a job can train them; the error says what to do instead."""
+    if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+        given = f"{type(model).__name__}, {type(optimizer).__name__}"
+        raise InvalidSpec(f"job.wrap({given}): expected a torch.nn.Module and then a torch.optim.Optimizer")
     for name, part in others.items():
         if name in OURS:
             raise InvalidSpec(f"job.wrap: {name} is a name that the job uses itself; give it another one")
@@ -41,6 +44,54 @@ def check_parts(model: torch.nn.Module, optimizer: torch.optim.Optimizer, others
                 f"job.wrap: parameter group {place} of the optimiser has parameters that are not the model's; "
                 "put all that is trained into one module"
             )
+
+
+class Parts:
+    """Everything of a job that has a state, by name."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {}
+        #: What the order of samples depends on.
+        self.data: dict[str, int] = {}
+
+    def add(self, **parts: Any) -> None:
+        self._parts.update(parts)
+
+    def state(self) -> dict[str, Any]:
+        """The tensors are the parts' own, and change with them."""
+        states = {name: part.state_dict() for name, part in self._parts.items()}
+        if "scheduler" in states:  # torch gives all of a scheduler's attributes, and `step` is ours
+            states["scheduler"] = {name: value for name, value in states["scheduler"].items() if name != "step"}
+        return {**states, "kinds": self._kinds(), "data": self.data}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Of the same parts, in whatever process. Raises InvalidSpec, and changes nothing, if they are others."""
+        self._check(state)
+        for name, part in self._parts.items():
+            load_into(part, state[name])
+
+    def _kinds(self) -> dict[str, str]:
+        """A model is known by its parameters: in another class it is the same."""
+        return {name: type(part).__name__ for name, part in self._parts.items() if name != "model"}
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        ours, theirs = self._kinds(), state["kinds"]
+        for name in {**ours, **theirs}:
+            if ours.get(name) != theirs.get(name):
+                there, here = (f"a {kind[name]}" if name in kind else "absent" for kind in (theirs, ours))
+                raise InvalidSpec(
+                    f"the saved state is of another script: there {name} is {there}, here it is {here}; "
+                    "give job.wrap what it was saved with, or name another directory of checkpoints"
+                )
+        if state["progress"]["position"] == 0:
+            return  # between two epochs the data may change
+        for name, value in self.data.items():
+            if value != state["data"][name]:
+                raise InvalidSpec(
+                    "the saved state is in the middle of an epoch of other data: "
+                    f"there {name} is {state['data'][name]}, here it is {value}; "
+                    "go on with the data and seed it was saved with, or name another directory of checkpoints"
+                )
 
 
 class Parked:

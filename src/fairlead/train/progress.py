@@ -18,6 +18,8 @@ class Progress:
     scale_invariant: float = 0.0
     per_gpu_batch: int = 0
     accumulation: int = 0
+    #: The script has said that it is enough, before its last epoch.
+    over: bool = False
 
 
 class Micro:

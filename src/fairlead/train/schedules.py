@@ -31,6 +31,9 @@ CRITICAL, STABLE = "critical", "stable"
 
 Split = tuple[int, int]
 
+#: How many numbers a schedule may remember. All members are told them in every step, so whoever leads next has them.
+MEMORY = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -65,7 +68,9 @@ class Schedule(Protocol):
         """(per-GPU batch, accumulation) from now on; the least there is where GPUs are too many for any batch."""
         ...
 
-    def state_dict(self) -> dict[str, float]: ...
+    def state_dict(self) -> dict[str, float]:
+        """At most `MEMORY` numbers, always of the same names."""
+        ...
 
     def load_state_dict(self, state: Mapping[str, float]) -> None: ...
 
@@ -120,9 +125,9 @@ class Doubling:
     """
 
     margin: float = 2.0
-    #: Samples per update that were reached, on whatever GPUs; None before the first decision. It may be between two
+    #: Samples per update that were reached, on whatever GPUs; 0 before the first decision. It may be between two
     #: batches that the present GPUs can share.
-    reached: int | None = field(default=None, init=False)
+    reached: int = field(default=0, init=False)
 
     @property
     def regime(self) -> str:
@@ -137,10 +142,10 @@ class Doubling:
         return nearest(reached, situation)
 
     def state_dict(self) -> dict[str, float]:
-        return {} if self.reached is None else {"reached": float(self.reached)}
+        return {"reached": float(self.reached)}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        self.reached = int(state["reached"]) if "reached" in state else None
+        self.reached = int(state["reached"])
 
 
 @dataclass(slots=True)
@@ -154,7 +159,8 @@ class Accordion:
     eta: float = 0.5
     interval_epochs: float = 10.0
     regime: str = field(default=CRITICAL, init=False)
-    _norm: float | None = field(default=None, init=False)
+    #: At the last check; negative before the first.
+    _norm: float = field(default=-1.0, init=False)
     _checked_epoch: float = field(default=0.0, init=False)
 
     def choose(self, situation: Situation) -> Split:
@@ -164,21 +170,20 @@ class Accordion:
         return nearest(situation.batch.initial if self.regime == CRITICAL else largest(situation), situation)
 
     def _due(self, epoch: float) -> bool:
-        return self._norm is None or epoch >= self._checked_epoch + self.interval_epochs
+        return self._norm < 0.0 or epoch >= self._checked_epoch + self.interval_epochs
 
     def _check(self, norm: float, epoch: float) -> None:
         last = self._norm
-        changed = last is None or last == 0.0 or abs(norm - last) >= self.eta * last
+        changed = last <= 0.0 or abs(norm - last) >= self.eta * last
         self.regime = CRITICAL if changed else STABLE
         self._norm, self._checked_epoch = norm, epoch
 
     def state_dict(self) -> dict[str, float]:
-        known = {} if self._norm is None else {"norm": self._norm}
-        return {"critical": float(self.regime == CRITICAL), "checked_epoch": self._checked_epoch, **known}
+        return {"critical": float(self.regime == CRITICAL), "checked_epoch": self._checked_epoch, "norm": self._norm}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         self.regime = CRITICAL if state["critical"] else STABLE
-        self._norm, self._checked_epoch = state.get("norm"), state["checked_epoch"]
+        self._norm, self._checked_epoch = state["norm"], state["checked_epoch"]
 
 
 SCHEDULES: dict[str, Callable[[], Schedule]] = {

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -30,22 +29,23 @@ from typing import Any, NoReturn
 import torch
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.types import Batch
 from fairlead.train import numbers as place
 from fairlead.train.agent import PREEMPTED, too_many
 from fairlead.train.checkpoint import Store, signature_of
 from fairlead.train.chronicle import Chronicle
+from fairlead.train.ending import Ending
 from fairlead.train.group import Broken, Group
 from fairlead.train.guards import check_rates, following, guarded_scaler, nothing, rate_of, scaled_rates
 from fairlead.train.keeper import Keeper
 from fairlead.train.link import Link, Plan
+from fairlead.train.loader import Loader, batch_of, make_loader
 from fairlead.train.membership import Membership
 from fairlead.train.meter import Meter
 from fairlead.train.noise import Preconditioner
-from fairlead.train.parts import Parked, check_parts, load_into
+from fairlead.train.parts import Parked, Parts, check_parts
 from fairlead.train.progress import Micro, Progress
 from fairlead.train.reducer import Reducer
-from fairlead.train.rules import Rule, default_rule
+from fairlead.train.rules import Moment, Rule, default_rule
 from fairlead.train.rules import rule as find_rule
 from fairlead.train.schedules import schedule as find_schedule
 from fairlead.train.source import Streamed
@@ -66,13 +66,12 @@ class Job:
         #: Of the last step, the mean over all workers.
         self.loss = float("nan")
         self._link = link
-        self._keeper = Keeper(store, save_every_s, lambda: (self.state(), self.progress.step))
+        self._keeper = Keeper(store, save_every_s, lambda: (self.state(), self.progress.step), self._unsaved)
         self._members = Membership(link, self._enter, self._go_on, self._leave, lambda: room_for(self.state()))
         self._reducer: Reducer | None = None
-        self._parts: dict[str, Any] = {}
+        self._parts = Parts()
         self._model: torch.nn.Module | None = None
         self._optimizer: torch.optim.Optimizer | None = None
-        self._has_state = False
         self._micro: Micro | None = None
         self._void = self._reduced = False
         self._numbers = torch.zeros(place.FIRST_RANK + 1, dtype=torch.float64)
@@ -82,13 +81,14 @@ class Job:
         #: How many there should be; 0 outside of `epochs`.
         self._epochs = 0
         self._total = 0
+        self._loader: Loader | None = None
         self._chronicle, self.meter = Chronicle(), Meter()
         self._scaler: torch.amp.GradScaler | None = None
         #: As the leader: of the step after the next, if it changes; and of the next generation.
         self._next_split = self._their_split = (0, 0)
         self._tuned_at = time.monotonic(), 0
-        self._stopping = self._stepped = self._left = False
-        self._quiet = threading.Lock()  # held while the state changes
+        self._stepped = self._finishing = False
+        self.ending = Ending(self._save_whole, link.nudge)
 
     # -- what a script uses --------------------------------------------------------------------------------------
 
@@ -159,8 +159,11 @@ class Job:
         plain = getattr(model, "_orig_mod", model)  # of a compiled model, whose parameters have other names
         check_parts(plain, optimizer, every)
         self._model, self._optimizer = plain, optimizer
-        self._parts = {"model": plain, "optimizer": optimizer, **every}
-        self._rule = find_rule(rule or default_rule(optimizer), warmup_steps=warmup_steps)
+        self._parts.add(model=plain, optimizer=optimizer, **every)
+        try:
+            self._rule = find_rule(rule or default_rule(optimizer), warmup_steps=warmup_steps)
+        except InvalidSpec as error:
+            raise InvalidSpec(f"job.wrap: {error}") from None
         self._reducer = Reducer(list(plain.named_parameters()), Group(Plan(0, ("",), ("",)), 0, None))
         self._preconditioner = Preconditioner(optimizer)
         if self._keeper.store is not None:
@@ -186,39 +189,37 @@ class Job:
         schedule: str = "goodput",
         shuffle: bool = True,
         length: int | None = None,
-        workers: int = 0,
-        collate: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> Any:
         """The data set in batches of `batch_size` samples over all workers.
 
         With `max_batch_size` the batch may grow that far, as the `schedule` says: goodput, doubling, accordion or
         fixed. In `reproducible` mode neither the batch nor the order of samples nor the random numbers ever depend on
         the number of workers. Data that can only be iterated over is read in its own order, up to `length` samples in
-        an epoch. With `workers`, so many processes of each worker of the job fetch samples ahead.
+        an epoch. `num_workers` processes of each worker of the job fetch samples ahead, as those of a `DataLoader` do.
         """
-        from fairlead.train.loader import make_loader  # which imports this module
-
         if self._rule is None:
             raise InvalidSpec("job.loader was called before job.wrap; call job.wrap(model, optimizer) first")
         if self.tuner is not None:
             raise InvalidSpec("job.loader was called twice; for data to evaluate on use an ordinary DataLoader")
-        if reproducible and max_batch_size not in (None, batch_size):
-            raise InvalidSpec(
-                f"job.loader: reproducible, but max_batch_size is {max_batch_size}; leave one of them out"
-            )
         try:
-            batch = Batch(batch_size, max_batch_size or batch_size, *per_gpu)
+            batch = batch_of(batch_size, max_batch_size, per_gpu, reproducible=reproducible)
+            chosen = find_schedule(schedule)
         except InvalidSpec as error:
-            raise InvalidSpec(f"job.loader: {error}; see batch_size, max_batch_size and per_gpu") from None
+            raise InvalidSpec(f"job.loader: {error}") from None
         shards = virtual_shards if reproducible else None
         loader = make_loader(
-            self, dataset, batch, collate, shards=shards, shuffle=shuffle, length=length, processes=workers
+            self, dataset, batch, collate_fn, shards=shards, shuffle=shuffle, length=length, processes=num_workers
         )
         most = virtual_shards if reproducible else (max_batch_size or batch_size) // batch.min_per_gpu
-        self.tuner = Tuner(batch, loader.source.length, self._rule, find_schedule(schedule), most_workers=most)
-        self._parts["tuner"] = self.tuner
+        moment = Moment.of(self._optimizer)
+        self.tuner = Tuner(batch, loader.source.length, self._rule, moment, chosen, most_workers=most)
+        self._parts.add(tuner=self.tuner)
+        self._parts.data = {"samples": loader.source.length, "seed": self.seed}
         if isinstance(loader.source, Streamed):
-            self._parts["stream"] = loader.source
+            self._parts.add(stream=loader.source)
+        self._loader = loader
         return loader
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -233,7 +234,7 @@ class Job:
         self._epochs = count
         if self._link.running:
             yield self._link.epoch
-        else:
+        if not self.joined:  # or if it has left its rehearsal by a break
             self.boundary()
         while not self.finished:
             yield self.progress.epoch
@@ -241,11 +242,20 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """All epochs are done."""
+        """All epochs are done, or somebody has called `finish`."""
         assert self.tuner is not None
+        if self.progress.over:
+            return True
         if self.tuner.adaptive:
             return self.progress.scale_invariant >= self._epochs * self.tuner.epoch_steps
         return self.progress.epoch >= self._epochs
+
+    def finish(self) -> None:
+        """Training is over, though there are epochs left: the loop ends after the next step, for all workers, and what
+        was learned is saved. One worker that says so is enough."""
+        self._finishing = True
+        if self.world == 1:
+            self.progress.over = True
 
     def backward(self, loss: torch.Tensor) -> None:
         """Instead of `loss.backward()`. The loss is the mean over the samples that the loader gave."""
@@ -276,6 +286,8 @@ class Job:
         self.loss = float(self._numbers[place.LOSS])
         check_rates(self._numbers, self.world, rate_of(self._optimizer))
         assert self.tuner is not None
+        if not self.leader:
+            self.tuner.remember(self._numbers[place.SCHEDULE : place.FIRST_RANK].tolist())
         self.meter.learn(
             self._numbers, self.tuner.noise, reducer, self._total, leader=self.leader, loss_scale=self._loss_scale
         )
@@ -303,7 +315,7 @@ class Job:
 
     def commit(self) -> None:
         """The step is done: its samples have been used."""
-        with self._quiet:
+        with self.ending.quiet:
             self._advance()
         self._record_times()
 
@@ -314,7 +326,7 @@ class Job:
         if progress.position >= self.tuner.length:
             self.end_epoch()
         progress.step += 1
-        progress.scale_invariant += self.tuner.gain(total)
+        progress.scale_invariant += self.tuner.count(total)
         self._reduced = self._stepped = False
 
     def end_epoch(self) -> None:
@@ -371,16 +383,17 @@ class Job:
 
     def _enter(self, group: Group) -> None:
         """Make sure that everybody has the state of whoever is furthest, and go on together."""
-        meeting = meet(group, step=self.progress.step if self._has_state else None)
+        meeting = meet(group, step=self.progress.step if self.ending.has_state else None)
         saved = self._keeper.saved() if meeting.nobody_knows and group.rank == 0 else None
-        if saved is not None:
+        if saved is not None and self.tuner is not None:
             self.load(saved)
+            self.tuner.speeds.forget()  # of workers that are gone, and whose names others may have
         if meeting.needy:
             knows = group.rank in meeting.donors
             state = hand_over(group, meeting.donors, self.state() if knows else None, local=meeting.local)
             if state is not None:
                 self.load(state)
-        self._has_state = True
+        self.ending.has_state = True
         self._keeper.put_off()
         told = torch.tensor(self._split_for(group.plan) if group.rank == 0 else (0, 0), dtype=torch.int64)
         group.broadcast(told, 0)
@@ -423,28 +436,32 @@ class Job:
         numbers = self._numbers
         numbers[place.LOCAL_SQR], numbers[place.GROUPS] = self._reducer.local_sqr, self._reducer.groups
         numbers[place.READY] = float(self._members.next_is_ready)
-        numbers[place.STOP], numbers[place.SUSPEND] = float(self._stopping), float(self._link.suspended)
+        numbers[place.STOP], numbers[place.SUSPEND] = float(self.ending.stopping), float(self._link.suspended)
+        numbers[place.FINISH] = float(self._finishing)
         numbers[place.RATE], numbers[place.RATE_SQR] = (rate := rate_of(self._optimizer)), rate * rate
         numbers[place.FIRST_RANK + self.rank] = self._chronicle.in_phase_s
         if self.leader:
             self.meter.tell(numbers, self.tuner.noise)
             numbers[place.MICRO], numbers[place.ACCUMULATION] = self._next_split
             numbers[place.THEIR_MICRO], numbers[place.THEIR_ACCUMULATION] = self._their_split
+            numbers[place.SCHEDULE : place.FIRST_RANK] = torch.tensor(self.tuner.memory, dtype=torch.float64)
 
     def _record_times(self) -> None:
         """How long the step took, and each member's part of it."""
         assert self.tuner is not None
+        assert self._loader is not None
         plan = self._plan
         compute_s = self._numbers[place.FIRST_RANK : place.FIRST_RANK + plan.world].tolist()
-        pause_s = self._chronicle.step_done(self.tuner, plan, self.progress, self._total, compute_s)
+        pause_s = self._chronicle.step_done(self.tuner, plan, self.progress, self._loader.dealt(self._total), compute_s)
         if pause_s is not None and self.leader:
             self._link.say("paused", generation=plan.generation, world=plan.world, seconds=pause_s)
 
     def _heed(self) -> None:
         """What all members agreed on in the last step. Before anybody joins: whoever is new knows nothing of it."""
         numbers, progress = self._numbers, self.progress
-        if numbers[place.STOP] > 0.0 or (self.world == 1 and self._stopping):
+        if numbers[place.STOP] > 0.0 or (self.world == 1 and self.ending.stopping):
             self._save_and_exit()
+        progress.over = progress.over or bool(numbers[place.FINISH] > 0.0)
         if numbers[place.SUSPEND] > 0.0:
             self._sleep()
         if numbers[place.MICRO] > 0.0:
@@ -481,16 +498,10 @@ class Job:
 
     def state(self) -> dict[str, Any]:
         """Everything that another worker needs to go on from here."""
-        parts = {name: part.state_dict() for name, part in self._parts.items()}
-        if "scheduler" in parts:  # torch gives all of a scheduler's attributes, and `step` is ours
-            parts["scheduler"] = {name: value for name, value in parts["scheduler"].items() if name != "step"}
-        return {**parts, "progress": asdict(self.progress)}
+        return {**self._parts.state(), "progress": asdict(self.progress)}
 
     def load(self, state: dict[str, Any]) -> None:
-        for name, part in self._parts.items():
-            if name not in state:
-                raise InvalidSpec(f"the saved state has no {name}; it is of another script")
-            load_into(part, state[name])
+        self._parts.load(state)
         self.progress = Progress(**state["progress"])
 
     # -- ending --------------------------------------------------------------------------------------------------
@@ -503,12 +514,20 @@ class Job:
 
     def _leave(self) -> NoReturn:
         self._link.say("left", step=self.progress.step)
-        self._left = True
-        sys.exit(0)
+        self.ending.leave()
 
     def _save(self) -> None:
-        if self.leader and self._has_state:
+        if self.leader and self.ending.has_state:
             self._keeper.save()
+
+    def _save_whole(self) -> None:
+        """In the middle of a step, while nobody changes anything: if its update is made, it counts."""
+        if self._stepped:
+            self._advance()
+        self._save()
+
+    def _unsaved(self, why: str) -> None:
+        self._link.say("unsaved", step=self.progress.step, why=why)
 
     def _save_and_exit(self) -> None:
         self._save()
@@ -524,36 +543,11 @@ class Job:
         self._reducer.release()
         parked = Parked(self._model, self._optimizer)
         self._link.say("suspended", step=self.progress.step)
-        self._link.wait(lambda: not self._link.suspended or self._stopping)
+        self._link.wait(lambda: not self._link.suspended or self.ending.stopping)
         parked.back()
         self._reducer.renew()
         self._chronicle.interrupted()
         self._link.say("resumed", step=self.progress.step)
-
-    def stop(self, grace_s: float) -> None:
-        """Save and exit at the next boundary; or, if that does not come in time, from another thread."""
-        if not self._stopping:
-            self._stopping = True
-            threading.Thread(target=self._last_resort, args=(grace_s,), name="fairlead-stop", daemon=True).start()
-
-    def _last_resort(self, grace_s: float) -> None:
-        self._link.nudge()
-        time.sleep(0.5 * grace_s)
-        with self._quiet:
-            try:
-                if self._stepped:
-                    self._advance()
-                self._save()
-            finally:
-                os._exit(PREEMPTED)
-
-    def vanish(self) -> None:
-        """Who has left ends at once, after what its script cleans up: to take torch apart takes a second of a processor
-        that those who train could use."""
-        if self._left:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
 
     # -- small things --------------------------------------------------------------------------------------------
 
@@ -565,7 +559,7 @@ class Job:
             assert self._optimizer is not None
             if micro is None or not micro.complete:
                 return None
-            with self._quiet:
+            with self.ending.quiet:
                 micro.complete = False
                 self._stepped = not micro.rehearsal
                 with scaled_rates(self._optimizer, 1.0 if micro.rehearsal else self._rate_factor()):

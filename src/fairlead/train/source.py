@@ -241,14 +241,14 @@ def find_source(
     """For whatever a script has; the error names what is wrong with it."""
     kind = type(data).__name__
     if isinstance(data, DataLoader):
-        raise InvalidSpec("job.loader: this is a DataLoader; give its data set, and its collate_fn as collate")
+        raise InvalidSpec("job.loader: this is a DataLoader; give its data set, and its collate_fn")
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if not indexed and not hasattr(data, "__iter__"):
         raise InvalidSpec(
             f"job.loader: the data set is a {kind}; expected one with __getitem__ and __len__, or an iterable"
         )
     if processes < 0:
-        raise InvalidSpec(f"job.loader: workers is {processes}; expected 0 or more processes that fetch ahead")
+        raise InvalidSpec(f"job.loader: num_workers is {processes}; expected 0 or more processes that fetch ahead")
     if indexed:
         if length is not None:
             raise InvalidSpec(f"job.loader: length is for iterables, but this {kind} has {len(data)} samples")
@@ -258,7 +258,9 @@ def find_source(
         each = seed if reproducible else None
         return Indexed(data, order, collate, forecast, seed=each, processes=processes, pin=pin)
     if processes > 0:
-        raise InvalidSpec(f"job.loader: workers is {processes}, but a {kind} can only be iterated over; leave it out")
+        raise InvalidSpec(
+            f"job.loader: num_workers is {processes}, but a {kind} can only be iterated over; leave it out"
+        )
     if length is None and hasattr(data, "__len__"):
         length = len(data)
     if length is None or length < 1:

@@ -19,12 +19,14 @@ def init(
     """Join the agent that started this process, or torchrun's world, or train alone."""
     directory = checkpoints or os.environ.get("FAIRLEAD_CHECKPOINTS")
     store = Store(directory) if directory else None
+    if store is not None:
+        store.check()
     jobs: list[Job] = []
     link = connect(lambda: jobs[0].beat() if jobs else {})
     job = Job(link, seed=seed, store=store, save_every_s=save_every_s)
     jobs.append(job)
-    link.on_stop = job.stop
-    atexit.register(job.vanish)
+    link.on_stop = job.ending.stop
+    atexit.register(job.ending.vanish)
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: job.stop(grace_s))
+        signal.signal(signal.SIGTERM, lambda *_: job.ending.stop(grace_s))
     return job

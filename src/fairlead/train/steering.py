@@ -81,6 +81,8 @@ class Steering:
         steps = self.history.note(event)
         if event["kind"] == "ready":
             self._keep_to(event["most"])
+        elif event["kind"] == "refused":  # a worker more would end like this one
+            self._keep_to(len(agent.members))
         if event["kind"] != "report":
             return
         # Workers that boot or clean up take processors from those that train, whose steps then say little.

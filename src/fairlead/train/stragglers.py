@@ -52,6 +52,10 @@ class Speeds:
     def stragglers(self, workers: Sequence[str]) -> list[str]:
         return [name for name in workers if self._fraction.get(name, 1.0) < STRAGGLING]
 
+    def forget(self) -> None:
+        """Everybody."""
+        self._fraction, self._dealt = {}, {}
+
     def state_dict(self) -> dict[str, dict[str, float]]:
         return {"fraction": dict(self._fraction), "dealt": dict(self._dealt)}
 

@@ -2,7 +2,8 @@
 
 On one machine through shared memory: every donor copies its part of the state into it and goes on to train; the needy
 copy it out. The memory is made ready while the generation before trains on: to get it from the system takes longer than
-to copy. Across machines one donor sends the state to all.
+to copy. Where there is none, since nobody knew before or there was no room, and across machines, one donor sends the
+state to all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fairlead.train.group import Group
-from fairlead.train.memory import SHARED, Memory
+from fairlead.train.memory import Memory
 from fairlead.train.tree import Layout, lay_out, read
 
 #: Numbers in a state may need more digits by the time it is handed over.
@@ -63,40 +64,22 @@ def hand_over(group: Group, donors: list[int], state: dict[str, Any] | None, *, 
     layout = lay_out(state) if state is not None else None
     memory = group.memory
     enough = memory is not None and (layout is None or layout.size <= len(memory.map))
-    facts = torch.zeros(3, dtype=torch.int64)
+    facts = torch.zeros(2, dtype=torch.int64)
     facts[0] = int(local and enough)
     if group.rank == donors[0]:
         assert layout is not None
-        facts[1], facts[2] = uuid.uuid4().int >> 66, layout.size
+        facts[1] = layout.size
     group.sum(facts)
-    if int(facts[0]) == group.world:
-        assert memory is not None
-        return _copied(group, donors, layout, memory)
-    if not local or not SHARED.is_dir():
-        return _through_network(group, donors[0], layout, int(facts[2]))
-    return _through_memory(group, donors, layout, SHARED / f"fairlead-{int(facts[1]):x}", int(facts[2]))
+    if memory is not None and int(facts[0]) == group.world:
+        return _through_memory(group, donors, layout, memory)
+    return _through_network(group, donors[0], layout, int(facts[1]))
 
 
-def _copied(group: Group, donors: list[int], layout: Layout | None, memory: Memory) -> dict[str, Any] | None:
+def _through_memory(group: Group, donors: list[int], layout: Layout | None, memory: Memory) -> dict[str, Any] | None:
     if layout is not None and group.rank in donors:
         layout.write(memory.map, part=donors.index(group.rank), parts=len(donors))
     group.sum(torch.zeros(1))  # now it is complete
     return None if group.rank in donors else read(memory.map)
-
-
-def _through_memory(
-    group: Group, donors: list[int], layout: Layout | None, path: Path, size: int
-) -> dict[str, Any] | None:
-    """In memory that nobody has made ready."""
-    memory = Memory(path, size) if group.rank == donors[0] else None
-    try:
-        group.sum(torch.zeros(1))  # now it exists
-        memory = memory or Memory(path)
-        group.sum(torch.zeros(1))  # now everybody has opened it
-    finally:
-        if memory is not None and group.rank == donors[0]:
-            memory.forget()
-    return _copied(group, donors, layout, memory)
 
 
 def _through_network(group: Group, donor: int, layout: Layout | None, size: int) -> dict[str, Any] | None:

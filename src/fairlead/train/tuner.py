@@ -6,14 +6,15 @@ Everything here is part of the state that workers share, and only the leader mea
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from fairlead.core.types import Batch
 from fairlead.goodput.fit import fit
 from fairlead.train.noise import NoiseScale
 from fairlead.train.profile import Profile
-from fairlead.train.rules import Rule
-from fairlead.train.schedules import Schedule, Situation, Split, nearest
+from fairlead.train.rules import Moment, Rule
+from fairlead.train.schedules import MEMORY, Schedule, Situation, Split, nearest
 from fairlead.train.stragglers import Speeds
 
 #: The type of this worker's GPU, if the scheduler said it.
@@ -23,12 +24,14 @@ GPU_TYPE = os.environ.get("FAIRLEAD_GPU_TYPE", "gpu")
 class Tuner:
     """Noise, step times and speeds as they were measured, and the rules that use them."""
 
-    def __init__(self, batch: Batch, length: int, rule: Rule, schedule: Schedule, *, most_workers: int) -> None:
+    def __init__(
+        self, batch: Batch, length: int, rule: Rule, moment: Moment, schedule: Schedule, *, most_workers: int
+    ) -> None:
         """`most_workers` is how many can have a part in a step."""
         self.batch, self.length, self.most_workers = batch, length, most_workers
         self.noise = NoiseScale.for_batch(batch.initial)
         self.profile, self.speeds = Profile(), Speeds()
-        self._rule, self._schedule = rule, schedule
+        self._rule, self._moment, self._schedule = rule, moment, schedule
 
     @property
     def adaptive(self) -> bool:
@@ -50,9 +53,16 @@ class Tuner:
 
     def factor(self, total: int, progress: float) -> float:
         """What learning rates are multiplied with."""
-        if not self.adaptive or total == self.batch.initial:  # the rest of an epoch is no smaller batch to adapt to
-            return 1.0
-        return self._rule.factor(total, self.batch.initial, self.gain(total), progress)
+        initial = self.batch.initial
+        if not self.adaptive:  # the rest of an epoch is no smaller batch to adapt to
+            return self._rule.factor(initial, initial, 1.0, progress)
+        return self._rule.factor(total, initial, self.gain(total), progress, self._moment.value)
+
+    def count(self, total: int) -> float:
+        """A step was made; returns its progress, in steps at the initial batch."""
+        gain = self.gain(total)
+        self._moment.note(gain)
+        return gain
 
     def first_split(self, nodes: int, gpus: int) -> Split:
         return nearest(self.batch.initial, self._situation(nodes, gpus, (0, 0), 0.0))
@@ -76,6 +86,16 @@ class Tuner:
             epoch=epoch,
         )
 
+    @property
+    def memory(self) -> list[float]:
+        """What the schedule remembers, in `MEMORY` numbers: it decides at the leader's, and others lead later."""
+        kept = list(self._schedule.state_dict().values())
+        return [*kept, *[0.0] * (MEMORY - len(kept))]
+
+    def remember(self, memory: Sequence[float]) -> None:
+        """What the leader's schedule does."""
+        self._schedule.load_state_dict(dict(zip(self._schedule.state_dict(), memory, strict=False)))
+
     def state_dict(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self._learned().items()}
 
@@ -84,4 +104,10 @@ class Tuner:
             part.load_state_dict(state[name])
 
     def _learned(self) -> dict[str, Any]:
-        return {"noise": self.noise, "profile": self.profile, "speeds": self.speeds, "schedule": self._schedule}
+        return {
+            "noise": self.noise,
+            "profile": self.profile,
+            "speeds": self.speeds,
+            "moment": self._moment,
+            "schedule": self._schedule,
+        }

@@ -7,8 +7,11 @@ From a worker, with `worker` for who it is:
     store    {generation, host, port}        as the leader of a generation: here the others find each other
     stuck    {generation, why}               it could not join that generation
     joined   {generation, step, epoch}       it trains in this generation
-    beat     {step, epoch, phase, since_s}   where it is, every second: computing or waiting, and for how long
-    report   {...}                           what it measured; for the scheduler
+    beat     {step, epoch, phase, since_s, usual_s}
+                                             where it is, every second: computing, waiting or scripting; for how long;
+                                             and how long its steps usually take
+    report   {...}                           what it measured (`chronicle`); for the scheduler
+    unsaved  {step, why}                     its state could not be saved; it trains on and tries again
     paused   {generation, world, seconds}    as the leader: for so long nobody trained when this generation began
     suspended, resumed {step}                it sleeps, or trains again
     left     {step}                          it is no member any more, and will exit

@@ -1,0 +1,63 @@
+"""How a worker ends: told to stop, with its state saved; or because it left, and others train on.
+
+Who is told to stop does so between two steps. If that does not come in time, since the script evaluates or waits for
+data, another thread does it, with the state as of the last step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from fairlead.train.agent import PREEMPTED
+
+
+class Ending:
+    """Of one worker."""
+
+    def __init__(self, save: Callable[[], None], wake: Callable[[], None]) -> None:
+        """`save` is called while nobody changes the state; `wake` lets whoever waits look at `stopping`."""
+        self.stopping = False
+        #: There is a state that could be lost.
+        self.has_state = False
+        #: Held while the state changes.
+        self.quiet = threading.Lock()
+        self._save, self._wake = save, wake
+        self._left = False
+
+    def stop(self, grace_s: float) -> None:
+        """Save and exit between two steps; or, if that does not come in time, from another thread. By any thread."""
+        if not self.has_state:
+            _at_once(PREEMPTED)  # it would wait for others, who will not come
+        if not self.stopping:
+            self.stopping = True
+            threading.Thread(target=self._last_resort, args=(grace_s,), name="fairlead-stop", daemon=True).start()
+
+    def _last_resort(self, grace_s: float) -> None:
+        self._wake()
+        time.sleep(0.5 * grace_s)
+        with self.quiet:
+            try:
+                self._save()
+            finally:
+                os._exit(PREEMPTED)
+
+    def leave(self) -> NoReturn:
+        self._left = True
+        sys.exit(0)
+
+    def vanish(self) -> None:
+        """Who has left ends at once, after what its script cleans up: to take torch apart takes a second of a processor
+        that those who train could use."""
+        if self._left:
+            _at_once(0)
+
+
+def _at_once(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
