@@ -6,11 +6,13 @@ mlp1m   0.98 M parameters       tf25m   a transformer of 26 M parameters, 8 laye
 
 grow    from 2 to 4 workers     shrink  from 4 to 2     death   one of 4 is killed       (--small: 1 and 2 instead)
 
-The pause is the time between the last step before the change and the first one after it, less the median time of a step
-at the new size, as the leader sees it. Ours is the median of several changes of one run. Torchrun restarts all workers
-from a checkpoint in memory, written every 5 steps, with settings that suit it: one agent for each worker, a last call
-of 1 s instead of 30, a sign of life every second instead of every 5. There, to shrink is to end agents with SIGTERM,
-and after a death there are as many workers as before. That up to 4 steps are done again is not counted as a pause.
+The pause is the time from the end of the last step before the change to the beginning of the first one that is
+completed after it, as the leader sees it. How much longer that one takes than the median of those that follow is told
+beside it: it contains what others do meanwhile, and on a busy machine little else than chance. Ours is the median of
+several changes of one run. Torchrun restarts all workers from a checkpoint in memory, written every 5 steps, with
+settings that suit it: one agent for each worker, a last call of 1 s instead of 30, a sign of life every second instead
+of every 5. There, to shrink is to end agents with SIGTERM, and after a death there are as many workers as before. That
+up to 4 steps are done again is not counted as a pause.
 
 The floor of growing: nobody can have the state before each of the old workers has copied its part of it once. That is
 what the copy takes on this machine when nothing else runs, into memory that is there already.
@@ -63,6 +65,7 @@ class Stuck(Exception):
 
 
 class Step(NamedTuple):
+    began: float
     at: float
     number: int
     world: int
@@ -71,6 +74,8 @@ class Step(NamedTuple):
 
 class Pause(NamedTuple):
     seconds: float
+    #: By so much the first step after it was slower than the next ones.
+    slower_s: float
     #: Steps that were done again.
     lost: int
 
@@ -111,8 +116,8 @@ class Steps:
             for line in file:
                 if line.endswith("\n"):
                     self._read += len(line)
-                    at, *rest = line.split()
-                    self.all.append(Step(float(at), *map(int, rest)))
+                    began, at, *rest = line.split()
+                    self.all.append(Step(float(began), float(at), *map(int, rest)))
 
     def steady(self, world: int, count: int) -> bool:
         """The latest `count` steps were done by the same `world` workers."""
@@ -127,17 +132,17 @@ class Steps:
 
     def pause(self, since: float, world: int) -> Pause:
         """Of the change, or of all changes on the way to this size together."""
-        seconds, lost = 0.0, 0
+        seconds, slower_s, lost = 0.0, 0.0, 0
         for place, step in self.changes(since).items():
             before = self.all[place - 1]
-            same = itertools.takewhile(lambda later, step=step: later[2:] == step[2:], self.all[place:])  # type: ignore[misc]
-            times = [b.at - a.at for a, b in itertools.pairwise(same)]
-            usual = statistics.median(times) if times else 0.0
-            seconds += step.at - before.at - usual
+            same = itertools.takewhile(lambda later, step=step: later[3:] == step[3:], self.all[place:])  # type: ignore[misc]
+            first, *others = [each.at - each.began for each in same]
+            seconds += step.began - before.at
+            slower_s = first - statistics.median(others) if others else 0.0
             lost += before.number + 1 - step.number
             if step.world == world:
                 break
-        return Pause(seconds, lost)
+        return Pause(seconds, slower_s, lost)
 
     def changes(self, since: float) -> dict[int, Step]:
         """The first step of each new set of workers, by its place."""
@@ -371,8 +376,10 @@ def measure(plan: Plan, *, torchrun: bool) -> list[dict[str, Any]]:
                 "change": plan.title(direction),
                 "ours_s": middle(ours[direction]),
                 "ours_all_s": [round(pause.seconds, 4) for pause in ours[direction]],
+                "ours_first_step_slower_s": slower(ours[direction]),
                 "torchrun_s": middle(theirs),
                 "torchrun_all_s": [round(pause.seconds, 4) for pause in theirs],
+                "torchrun_first_step_slower_s": slower(theirs),
                 "torchrun_steps_lost": [pause.lost for pause in theirs],
                 "floor_s": round(floor_s, 4) if direction == "grow" else None,
                 "wrong": "; ".join(filter(None, [wrong, their_wrong])),
@@ -384,6 +391,10 @@ def measure(plan: Plan, *, torchrun: bool) -> list[dict[str, Any]]:
 
 def middle(pauses: Sequence[Pause]) -> float | None:
     return round(statistics.median(pause.seconds for pause in pauses), 4) if pauses else None
+
+
+def slower(pauses: Sequence[Pause]) -> float | None:
+    return round(statistics.median(pause.slower_s for pause in pauses), 4) if pauses else None
 
 
 def ratio(theirs: float | None, ours: float | None) -> float | None:
@@ -398,15 +409,19 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     table = Table(title="Pauses when workers come, go or die, in ms")
     for name in ("model", "change"):
         table.add_column(name, no_wrap=True)
-    for name in ("ours", "range", "floor", "torchrun", "ratio"):
+    for name in ("ours", "range", "then slower", "floor", "torchrun", "then slower", "ratio"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for row in rows:
         every = row["ours_all_s"]
         spread = f"{1e3 * min(every):.0f} to {1e3 * max(every):.0f}" if every else ""
-        known = [milliseconds(row[name]) for name in ("ours_s", "floor_s", "torchrun_s")]
+        ours, theirs = (
+            [milliseconds(row[f"{whose}_{what}"]) for what in ("s", "first_step_slower_s")]
+            for whose in ("ours", "torchrun")
+        )
         times = f"{row['ratio']:g}" if row["ratio"] else ""
-        table.add_row(row["model"], row["change"], known[0], spread, known[1], known[2], times, row["wrong"])
+        floor = milliseconds(row["floor_s"])
+        table.add_row(row["model"], row["change"], ours[0], spread, ours[1], floor, *theirs, times, row["wrong"])
     Console().print(table)
 
 

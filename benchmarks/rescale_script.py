@@ -2,9 +2,9 @@
 
     rescale_script.py MODEL {fairlead|torchrun} DIRECTORY
 
-Whoever leads appends a line to DIRECTORY/steps for every step of the optimiser: when, which one, on how many workers,
-in which process. Training never ends by itself. Under torchrun DIRECTORY/checkpoint is written every few steps and read
-when a process begins.
+Whoever leads appends a line to DIRECTORY/steps for every step of the optimiser: from when to when, which one, on how
+many workers, in which process. Training never ends by itself. Under torchrun DIRECTORY/checkpoint is written every few
+steps and read when a process begins.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Data:
         return self._sample(place)
 
 
-def note(steps: TextIO, step: int, world: int) -> None:
-    print(time.monotonic(), step, world, os.getpid(), file=steps, flush=True)
+def note(steps: TextIO, began: float, step: int, world: int) -> None:
+    print(began, time.monotonic(), step, world, os.getpid(), file=steps, flush=True)
 
 
 def train_with_fairlead(case: Case, directory: Path) -> None:
@@ -94,12 +94,13 @@ def train_with_fairlead(case: Case, directory: Path) -> None:
     with (directory / "steps").open("a") as steps:
         for _ in job.epochs(1 << 30):
             for inputs, targets in loader:
+                began = time.monotonic()
                 loss = functional.cross_entropy(model(inputs), targets)
                 optimizer.zero_grad()
                 job.backward(loss)
                 optimizer.step()
                 if job.leader and job.reduced:
-                    note(steps, job.progress.step + 1, job.world)
+                    note(steps, began, job.progress.step + 1, job.world)
 
 
 def train_restartable(case: Case, directory: Path) -> None:
@@ -112,7 +113,7 @@ def train_restartable(case: Case, directory: Path) -> None:
     data = Data(case)
     with (directory / "steps").open("a") as steps:
         while True:
-            start = step * case.batch
+            began, start = time.monotonic(), step * case.batch
             mine = [data[place % SAMPLES] for place in range(start + rank, start + case.batch, world)]
             inputs, targets = (torch.stack(tensors) for tensors in zip(*mine, strict=True))
             loss = functional.cross_entropy(model(inputs), targets)
@@ -121,7 +122,7 @@ def train_restartable(case: Case, directory: Path) -> None:
             optimizer.step()
             step += 1
             if rank == 0:
-                note(steps, step, world)
+                note(steps, began, step, world)
                 if step % SAVE_EVERY == 0:
                     save(inner, optimizer, step, directory / "checkpoint")
 

@@ -61,7 +61,7 @@ def stall_once(mark: Path) -> None:
         time.sleep(600.0)
 
 
-def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None = None, **options: object) -> None:
+def train(out: Path, *, epochs: int, pace_s: float = 0.0, **options: object) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dropout = float(str(options.pop("dropout", 0.0)))
@@ -97,8 +97,6 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, most_steps: int | None
                 optimizer.step()
                 if job.reduced:
                     print(json.dumps(row(job, model)), file=steps, flush=True)
-                    if most_steps is not None and job.progress.step + 1 >= most_steps:
-                        return
                     if job.progress.step == crash_at and name == crash:
                         raise RuntimeError("this worker has an error of its own")
                     if job.progress.step == finish_at and (job.world == 1 or not job.leader):

@@ -29,7 +29,7 @@ from fairlead.train.order import Audit
 def alone(out: Path, steps: int, **options: Any) -> dict[int, dict[str, Any]]:
     """The same job in one process without an agent."""
     out.mkdir(parents=True, exist_ok=True)
-    given = {"epochs": 10_000, "most_steps": steps, **options}
+    given = {"epochs": 10_000, "finish_at": steps - 1, **options}
     env = {**os.environ, "OUT": str(out), "OPTIONS": json.dumps(given)}
     subprocess.run([sys.executable, str(SCRIPT)], env=env, check=True, timeout=120)
     return trajectory(out)

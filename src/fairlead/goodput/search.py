@@ -416,7 +416,7 @@ def _decision(now_size: int, target: int, reason: str) -> Decision:
 
 
 def _told(seen: Sequence[Seen]) -> str:
-    return ", ".join(f"{each.throughput:.4g} samples/s with {_workers(each.size)}" for each in seen)
+    return ", ".join(f"{_speed(each.throughput)} samples/s with {_workers(each.size)}" for each in seen)
 
 
 def _workers(count: int) -> str:
@@ -450,3 +450,8 @@ def local_batch(size: int, max_local: int, max_global: int, rank: int) -> int:
         raise InvalidSpec(f"rank is {rank}; expected from 0 to {size - 1}, as there are {size} workers")
     total = min(max_local * size, max_global)
     return total // size + (rank < total % size)
+
+
+def _speed(throughput: float) -> str:
+    """In four digits, as no more would be the same the next time; 24,180 and 3.27."""
+    return f"{float(f'{throughput:.4g}'):,.10g}"

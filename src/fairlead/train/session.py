@@ -135,6 +135,11 @@ class Job:
         """The batch of the present step, over all workers."""
         return self._total
 
+    @property
+    def noise_scale(self) -> float | None:
+        """Samples of a batch whose gradient is half noise, as measured so far; only where the batch may change."""
+        return self.tuner.noise.scale if self.tuner is not None else None
+
     def wrap(
         self,
         model: torch.nn.Module,
