@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-#: How far the batch may grow.
+#: How far the batch may grow: to eight times the one it begins with.
 MOST = {"image_classifier": 256, "language_model": 128, "recommender": 2048}
 #: Metrics of which more is better.
 HIGHER = {"accuracy"}

@@ -138,7 +138,7 @@ class Steps:
             same = itertools.takewhile(lambda later, step=step: later[3:] == step[3:], self.all[place:])  # type: ignore[misc]
             first, *others = [each.at - each.began for each in same]
             seconds += step.began - before.at
-            slower_s = first - statistics.median(others) if others else 0.0
+            slower_s += first - statistics.median(others) if others else 0.0
             lost += before.number + 1 - step.number
             if step.world == world:
                 break

@@ -87,7 +87,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=32, help="over all workers")
     parser.add_argument("--max-batch-size", type=int, help="let the batch grow up to this")
-    parser.add_argument("--schedule", default="goodput", help="when it does: goodput, doubling, accordion or fixed")
+    parser.add_argument("--schedule", help="when it does: goodput (unless stated), doubling, accordion or fixed")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

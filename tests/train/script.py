@@ -6,11 +6,14 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import fairlead.train
+import fairlead.train.checkpoint
 import fairlead.train.memory
 
 
@@ -55,28 +58,69 @@ def row(job: fairlead.train.Job, model: torch.nn.Module) -> dict[str, float]:
     }
 
 
-def stall_once(mark: Path) -> None:
-    if not mark.exists():
-        mark.touch()
-        time.sleep(600.0)
+def slow_writes(seconds: float) -> None:
+    """As if the disk were."""
+    whole = fairlead.train.checkpoint._write_whole
+
+    def slowly(*args: Any) -> None:
+        time.sleep(seconds)
+        whole(*args)
+
+    fairlead.train.checkpoint._write_whole = slowly
 
 
-def train(out: Path, *, epochs: int, pace_s: float = 0.0, **options: object) -> None:
+@dataclass
+class Mishaps:
+    """What happens to whom, and in which step."""
+
+    out: Path
+    name: str
+    stall_at: int | None = None
+    finish_at: int | None = None
+    finish_in_rehearsal: bool = False
+    crash: str = ""
+    crash_at: int = 0
+    fails: str = ""
+    no_shared_memory: bool = False
+    write_s: float = 0.0
+
+    def before_training(self) -> None:
+        if self.no_shared_memory:
+            fairlead.train.memory.SHARED = self.out / "nowhere"
+        if self.write_s:
+            slow_writes(self.write_s)
+        if self.name == self.fails:
+            raise SystemExit(5)
+
+    def after(self, job: fairlead.train.Job) -> None:
+        """A pass through the loop."""
+        step, stalled = job.progress.step, self.out / "stalled"
+        if not job.reduced:
+            if self.finish_in_rehearsal:
+                job.finish()
+            return
+        if step == self.crash_at and self.name == self.crash:
+            raise RuntimeError("this worker has an error of its own")
+        if step == self.finish_at and (job.world == 1 or not job.leader):
+            job.finish()
+        if step == self.stall_at and not stalled.exists():
+            stalled.touch()
+            time.sleep(600.0)
+
+
+def train(out: Path, *, epochs: int, pace_s: float = 0.0, **options: Any) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    dropout = float(str(options.pop("dropout", 0.0)))
-    grace_s = float(str(options.pop("grace_s", 10.0)))
-    data: object = Flow(1000) if "length" in options else Points(1000, float(str(options.pop("noise", 0.0))))
     name = os.environ.get("FAIRLEAD_WORKER", f"w{os.environ.get('RANK', '0')}")
-    slow, slow_s = options.pop("slow", None), float(str(options.pop("slow_s", 0.0)))
-    stall_at, finish_at, crash_at = (options.pop(f"{what}_at", None) for what in ("stall", "finish", "crash"))
-    crash, breaks = options.pop("crash", None), bool(options.pop("breaks", False))
-    if options.pop("no_shared_memory", False):
-        fairlead.train.memory.SHARED = out / "nowhere"
-    if name == options.pop("fails", None):
-        raise SystemExit(5)
-    forgetful, code = options.pop("forgetful", False), int(str(options.pop("exit_with", 0)))
-    job = fairlead.train.init(seed=3, checkpoints=out / "checkpoints", save_every_s=0.5, grace_s=grace_s)
+    happens = {field.name: options.pop(field.name) for field in fields(Mishaps) if field.name in options}
+    mishaps = Mishaps(out, name, **happens)
+    dropout, slow, slow_s = options.pop("dropout", 0.0), options.pop("slow", ""), options.pop("slow_s", 0.0)
+    grace_s, save_every_s = options.pop("grace_s", 10.0), options.pop("save_every_s", 0.5)
+    count, noise = 1000 + (name == options.pop("differs", "")), options.pop("noise", 0.0)
+    breaks, tail_s, code = options.pop("breaks", False), options.pop("tail_s", 0.0), options.pop("exit_with", 0)
+    forgetful = options.pop("forgetful", False)
+    mishaps.before_training()
+    job = fairlead.train.init(seed=3, checkpoints=out / "checkpoints", save_every_s=save_every_s, grace_s=grace_s)
     model: torch.nn.Module = torch.nn.Sequential(
         torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.Linear(32, 1)
     ).double()
@@ -85,6 +129,7 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, **options: object) -> 
     if forgetful:
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0 / (1 + epoch))
     model, optimizer = job.wrap(model, optimizer, scheduler=None if forgetful else scheduler)
+    data = Flow(count) if "length" in options else Points(count, noise)
     loader = job.loader(data, **{"batch_size": 30, **options})
     with (out / f"{name}.jsonl").open("a") as steps:
         for _ in job.epochs(epochs):
@@ -97,16 +142,14 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, **options: object) -> 
                 optimizer.step()
                 if job.reduced:
                     print(json.dumps(row(job, model)), file=steps, flush=True)
-                    if job.progress.step == crash_at and name == crash:
-                        raise RuntimeError("this worker has an error of its own")
-                    if job.progress.step == finish_at and (job.world == 1 or not job.leader):
-                        job.finish()
-                    if job.progress.step == stall_at:
-                        stall_once(out / "stalled")
+                mishaps.after(job)
                 time.sleep(pace_s)
                 if breaks:
                     break
             scheduler.step()
+    if job.leader:
+        time.sleep(tail_s)
+        (out / "after").touch()
     if code:
         raise SystemExit(code)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[train]'")
 
-from driving import Drive, rows, slots, trajectory
+from driving import SCRIPT, Drive, rows, slots, trajectory
 
 from fairlead.train.agent import PREEMPTED, Patience
 from fairlead.train.checkpoint import Store
@@ -57,33 +63,151 @@ def test_a_job_goes_on_without_a_worker_that_fails_before_it_joins(tmp_path: Pat
 
 
 def test_a_job_that_is_stopped_while_it_grows_does_not_wait_for_those_who_have_not_joined(tmp_path: Path) -> None:
+    began: list[float] = []
+
     async def play(drive: Drive) -> None:
         await drive.settled(1)
         drive.agent.resize(slots(3))
         await drive.until(lambda: len(drive.kinds("plan")) == 2)  # they are members now, but nobody has joined
-
-    drive = Drive(tmp_path / "job", patience=Patience(grace_s=60.0))
-    began: list[float] = []
-
-    async def timed(drive: Drive) -> None:
-        await play(drive)
         began.append(time.monotonic())
 
-    assert drive.run(1, timed) == PREEMPTED
+    drive = Drive(tmp_path / "job", patience=Patience(grace_s=60.0))
+    assert drive.run(1, play) == PREEMPTED
     assert time.monotonic() - began[0] < 15.0
     assert saved_step(drive) == 1 + drive.steps()
 
 
+def shrinking(drive: Drive, workers: int) -> None:
+    """Everybody is told, and nobody has done it yet."""
+    drive.agent.resize(slots(workers))
+    assert drive.kinds("plan")[-1]["leaving"]
+
+
 def test_a_job_that_is_stopped_while_it_shrinks_saves_what_it_has_learned(tmp_path: Path) -> None:
+    began: list[float] = []
+
     async def play(drive: Drive) -> None:
         await drive.settled(3)
-        drive.agent.resize(slots(1))
+        shrinking(drive, 1)
+        began.append(time.monotonic())
 
     drive = Drive(tmp_path / "job", patience=Patience(grace_s=60.0))
-    began = time.monotonic()
     assert drive.run(3, play) == PREEMPTED
-    assert time.monotonic() - began < 50.0
+    assert time.monotonic() - began[0] < 15.0
     assert saved_step(drive) == 1 + drive.steps()
+
+
+@pytest.mark.parametrize("left", [1, 2])
+def test_a_death_while_a_job_shrinks_loses_nothing_and_nobody_is_left_behind(left: int, tmp_path: Path) -> None:
+    """Whoever should have stayed is dead; those who should leave have the state, and leave once it is handed over."""
+
+    async def play(drive: Drive) -> None:
+        await drive.settled(3)
+        shrinking(drive, left)
+        drive.kill(0)
+        await drive.settled(left)
+        await drive.until(lambda: len(drive.agent._workers) == left)
+
+    drive = Drive(tmp_path / "job", pace_s=0.05)
+    assert drive.run(3, play) == PREEMPTED
+    joined = drive.kinds("joined")
+    assert min(event["step"] for event in joined if event["generation"] > 1) > 0
+    trajectory(drive.out)  # which checks that all agree
+
+
+def test_a_death_while_a_job_shrinks_that_ends_it_saves_first(tmp_path: Path) -> None:
+    began: list[float] = []
+
+    async def play(drive: Drive) -> None:
+        await drive.settled(3)
+        shrinking(drive, 1)
+        drive.kill(0)
+        began.append(time.monotonic())
+        await drive.ended()
+
+    drive = Drive(tmp_path / "job", max_restarts=0, patience=Patience(grace_s=60.0), pace_s=0.05)
+    assert drive.run(3, play) == 1
+    assert time.monotonic() - began[0] < 15.0
+    assert saved_step(drive) == 1 + drive.steps()
+
+
+def test_a_death_while_a_job_grows_that_ends_it_does_not_wait_for_those_who_have_not_joined(tmp_path: Path) -> None:
+    began: list[float] = []
+
+    async def play(drive: Drive) -> None:
+        await drive.settled(2)
+        drive.agent.resize(slots(3))
+        await drive.until(lambda: len(drive.kinds("plan")) == 2)
+        drive.kill(1)
+        began.append(time.monotonic())
+        await drive.ended()
+
+    drive = Drive(tmp_path / "job", max_restarts=0, patience=Patience(grace_s=60.0), pace_s=0.05)
+    assert drive.run(2, play) == 1
+    assert time.monotonic() - began[0] < 15.0
+    assert saved_step(drive) == 1 + drive.steps()
+
+
+def test_a_last_save_that_takes_longer_than_half_of_the_grace_period_is_not_disturbed(tmp_path: Path) -> None:
+    drive = Drive(tmp_path / "job", patience=Patience(grace_s=6.0), write_s=4.0, save_every_s=1e6)
+    assert drive.run(1, lambda drive: drive.settled(1)) == PREEMPTED
+    assert saved_step(drive) == 1 + drive.steps()
+
+
+def test_what_a_script_does_after_training_takes_as_long_as_it_takes(tmp_path: Path) -> None:
+    drive = Drive(tmp_path / "job", patience=Patience(grace_s=2.0), epochs=1, tail_s=6.0, write_s=3.0)
+    assert drive.run(2, Drive.ended) == 0
+    assert (drive.out / "after").exists()
+    assert saved_step(drive) == 1 + drive.steps()
+
+
+def test_a_worker_that_dies_after_training_is_no_success(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.until(lambda: len(drive.kinds("exited")) == 1)
+        drive.kill(0)
+        await drive.ended()
+
+    drive = Drive(tmp_path / "job", epochs=1, tail_s=60.0)
+    assert drive.run(2, play) == 137
+
+
+def test_workers_with_other_data_are_refused_by_name(tmp_path: Path) -> None:
+    drive = Drive(tmp_path / "job", differs="w2")
+    assert drive.run(2, Drive.ended) == 1
+    assert "samples is 1000, here it is 1001" in drive.told()
+
+
+def test_one_that_comes_with_other_data_changes_nothing_for_the_others(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(2)
+        drive.agent.resize(slots(3))
+        await drive.until(lambda: bool(drive.kinds("refused")))
+        await drive.settled(2)
+
+    drive = Drive(tmp_path / "job", differs="w3")
+    assert drive.run(2, play) == PREEMPTED
+    trajectory(drive.out)
+
+
+def test_a_job_that_grows_while_it_sleeps_wakes_up_whole(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(1)
+        drive.agent.suspend()
+        await drive.until(lambda: bool(drive.kinds("suspended")))
+        drive.agent.resize(slots(2))
+        await drive.until(lambda: len(drive.kinds("started")) == 2)
+        drive.agent.resume()
+        await drive.settled(2)
+
+    assert Drive(tmp_path / "job").run(1, play) == PREEMPTED
+
+
+def test_a_rehearsal_is_no_reason_to_finish(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(1)
+        await drive.size(2)
+
+    assert Drive(tmp_path / "job", finish_in_rehearsal=True).run(1, play) == PREEMPTED
 
 
 def test_one_worker_that_has_had_enough_is_enough(tmp_path: Path) -> None:
@@ -157,3 +281,29 @@ def test_the_schedule_of_the_batch_survives_its_leader(tmp_path: Path) -> None:
     full = [row["total"] for row in trajectory(drive.out).values() if row["position"] + row["total"] < 1000]
     grown = full.index(32)
     assert set(full[grown:]) == {32}
+
+
+def alone(out: Path, **options: Any) -> subprocess.Popen[str]:
+    """The script in one process, without an agent."""
+    out.mkdir()
+    env = {**os.environ, "OUT": str(out), "OPTIONS": json.dumps({"epochs": 10_000, **options})}
+    return subprocess.Popen([sys.executable, str(SCRIPT)], env=env, stderr=subprocess.PIPE, text=True)
+
+
+def test_processes_that_fetch_ahead_end_with_the_job(tmp_path: Path) -> None:
+    with alone(tmp_path / "job", epochs=1, num_workers=2) as script:
+        assert script.wait(60) == 0
+
+
+def test_ctrl_c_without_an_agent_saves(tmp_path: Path) -> None:
+    with alone(tmp_path / "job", save_every_s=1e6, pace_s=0.01) as script:
+        while len(rows(tmp_path / "job")) < 5:
+            assert script.poll() is None
+            time.sleep(0.02)
+        script.send_signal(signal.SIGINT)
+        assert script.wait(30) == PREEMPTED
+        assert script.stderr is not None
+        assert "saves and stops" in script.stderr.read()
+    loaded = Store(tmp_path / "job" / "checkpoints").latest()
+    assert loaded is not None
+    assert loaded.step >= 5

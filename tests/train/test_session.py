@@ -139,13 +139,15 @@ def test_a_step_ends_with_its_epoch_and_the_next_one_begins_at_the_start() -> No
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"batch_size": 0}, r"job\.loader: batch_size is 0; expected a number of samples"),
-        ({"batch_size": "64"}, "batch_size is '64'; expected a number"),
-        ({"batch_size": 64, "max_batch_size": 1e3}, r"max_batch_size is 1000\.0; expected a number"),
+        ({"batch_size": 0}, r"job\.loader: batch_size is 0; expected a whole number of samples"),
+        ({"batch_size": "64"}, "batch_size is '64'; expected a whole number"),
+        ({"batch_size": 64, "max_batch_size": 1e3}, r"max_batch_size is 1000\.0; expected a whole number"),
         ({"batch_size": 64, "per_gpu": 8}, r"per_gpu is 8; expected the least and the most samples, such as \(1, 64\)"),
         ({"batch_size": 64, "max_batch_size": 32}, r"\(32\) is below the initial one \(64\); .* max_batch_size"),
         ({"batch_size": 64, "per_gpu": (8, 4)}, "per-GPU batch bounds are reversed: 8 to 4; .* per_gpu"),
         ({"batch_size": 64, "max_batch_size": 128, "reproducible": True}, "reproducible"),
+        ({"batch_size": 64, "per_gpu": (65, 128)}, "the least of per_gpu is 65, but a step has 64 samples; lower it"),
+        ({"batch_size": 64, "schedule": "doubling"}, "schedule is 'doubling', but .* state max_batch_size as well"),
         ({"batch_size": 64, "max_batch_size": 128, "schedule": "doubbling"}, r"job\.loader: schedule .* 'doubling'"),
     ],
 )
@@ -365,3 +367,60 @@ def test_in_reproducible_mode_speeds_are_of_what_each_was_dealt() -> None:
     loader = job.loader(Points(100), 10, reproducible=True, virtual_shards=4)
     job._members.group = Group(Plan(1, ("a", "b", "c"), ("n",) * 3), 0, None)
     assert loader.dealt(10) == [3 + 3, 2, 2]
+
+
+@pytest.mark.parametrize("loss", [0.5, torch.ones(3, requires_grad=True)])
+def test_what_is_no_loss_is_refused(loss: Any) -> None:
+    job, _, _ = wrapped()
+    loader = job.loader(Points(10), 2)
+    for _ in job.epochs(1):
+        for _ in loader:
+            with pytest.raises(InvalidSpec, match="expected the loss as a tensor of one number, the mean"):
+                job.backward(loss)
+            return
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": "a"}, "seed is 'a'; expected a whole number"),
+        ({"save_every_s": "10"}, "save_every_s is '10'; expected seconds"),
+        ({"grace_s": -1}, "grace_s is -1; expected seconds"),
+    ],
+)
+def test_what_is_no_option_of_init_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        fairlead.train.init(**options)
+
+
+def with_scheduler(**options: Any) -> tuple[Any, Any, Any, Any]:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    job = fairlead.train.init()
+    return job, *job.wrap(model, optimizer, scheduler=scheduler, **options), scheduler
+
+
+def step_scheduler_in_every_step(job: Any, model: Any, optimizer: Any, scheduler: Any) -> None:
+    loader = job.loader(Points(10), 5)
+    for _ in job.epochs(2):
+        for inputs, targets in loader:
+            job.backward(loss_of(model, inputs, targets))
+            optimizer.step()
+            scheduler.step()
+
+
+def test_a_scheduler_that_counts_epochs_is_not_called_in_every_step() -> None:
+    with pytest.raises(InvalidSpec, match=r'within an epoch, .* scheduler_every="step"'):
+        step_scheduler_in_every_step(*with_scheduler())
+    *job, scheduler = with_scheduler(scheduler_every="step")
+    step_scheduler_in_every_step(*job, scheduler)
+    assert scheduler.last_epoch == 4
+
+
+def test_a_scheduler_by_another_name_is_refused() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    with pytest.raises(InvalidSpec, match="schedular is a ExponentialLR; give it as scheduler="):
+        fairlead.train.init().wrap(model, optimizer, schedular=scheduler)

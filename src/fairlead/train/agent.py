@@ -87,8 +87,12 @@ class Worker:
     stage: Stage = Stage.BOOTING
     writer: asyncio.StreamWriter | None = None
     heard_at: float = field(default_factory=time.monotonic)
-    #: It has been part of a generation, so its script will notice by itself that training is over.
+    #: It has been part of a generation, and has the state.
     trained: bool = False
+    #: It was told to leave, and may do so although it was asked to stay after all.
+    may_leave: bool = False
+    #: Its training is over. What its script does after that takes as long as it takes.
+    done: bool = False
     #: What it last said of itself.
     beat: Message = field(default_factory=dict)
     #: Since when the others have been waiting for it.
@@ -208,11 +212,11 @@ class Agent:
     def suspend(self) -> None:
         """Stop training at a step boundary and give the devices back, but keep the processes."""
         self._suspended = True
-        self._tell_members(encode("suspend"))
+        self._tell_all(encode("suspend"))
 
     def resume(self) -> None:
         self._suspended = False
-        self._tell_members(encode("resume"))
+        self._tell_all(encode("resume"))
 
     def stop(self) -> None:
         """Save and exit, within the grace period."""
@@ -310,8 +314,10 @@ class Agent:
         hosts = [self._workers[name].slot.node for name in names]
         line = encode("plan", generation=self._generation, members=names, hosts=hosts, lost=list(lost))
         for name in (*names, *leaving):
-            self._workers[name].stage = Stage.MEMBER if name in names else Stage.LEAVING
-            self._workers[name].tell(line)
+            worker = self._workers[name]
+            worker.stage = Stage.MEMBER if name in names else Stage.LEAVING
+            worker.may_leave = worker.may_leave or name in leaving
+            worker.tell(line)
         self._event("plan", generation=self._generation, members=names, leaving=leaving, lost=list(lost))
 
     def _gone(self, worker: Worker, code: int) -> None:
@@ -321,43 +327,62 @@ class Agent:
         if self._stopping or self._finished:
             self._ending(worker, code)
             return
-        if worker.stage is Stage.LEFT or (worker.stage is Stage.LEAVING and code == 0):
-            self._settle()
+        if worker.stage is Stage.LEFT or (worker.may_leave and code == 0):
+            self._left(worker)
             return
-        if code >= 0 and worker.stage in (Stage.BOOTING, Stage.READY) and self._members:
-            self._do_without(worker, code)
-            return
-        if code == 0:  # its script has ended, and so will that of the others
+        if not worker.trained and any(other.trained for other in self._workers.values()):
+            if code >= 0 or self._restarts_left <= 0:
+                self._do_without(worker, code)
+                return
+        elif code == 0:  # its script has ended, and so will that of the others
             self._finish()
             self._ending(worker, code)
             return
-        if code == PREEMPTED:  # somebody has told it to stop, and it has told the others
+        elif code == PREEMPTED:  # somebody has told it to stop, and it has told the others
             self.stop()
             self._ending(worker, code)
             return
-        if code > 0:  # its own error: the others will make it too
+        elif code > 0:  # its own error: the others will make it too
             self._fail(worker, code, f"worker {worker.name} failed with exit code {code}")
             return
-        if self._restarts_left <= 0:
+        elif self._restarts_left <= 0:
             allowed = f"max_restarts is {self._max_restarts}"
             self._fail(worker, 1, f"worker {worker.name} was killed by signal {-code}, and {allowed}")
             return
         self._restarts_left -= 1
-        survivors = [name for name in self._members if name in self._workers]
-        if not survivors:
-            self._members, self._joined = [], set()
-        elif worker.name in self._members or worker.stage is Stage.LEAVING:
-            self._publish(survivors, lost=[worker.name])
+        self._regroup(worker)
         self._settle()
+
+    def _left(self, worker: Worker) -> None:
+        """As it was told to, even if it was asked to stay meanwhile."""
+        worker.stage = Stage.LEFT
+        if worker.name in self._members:
+            self._regroup(worker)
+        self._settle()
+
+    def _regroup(self, lost: Worker) -> None:
+        """Those who are left, if the one who is gone had a part in anything. Also those who were about to leave: they
+        have the state, and leave later. To stop, nobody waits for those who have none."""
+        trains = lost.name in self._members or lost.stage is Stage.LEAVING
+        present = [self._workers[name] for name in self._members if name in self._workers and name != lost.name]
+        present += [worker for worker in self._workers.values() if worker.stage is Stage.LEAVING]
+        if self._stopping:
+            present = [worker for worker in present if worker.trained]
+        if trains and present:
+            self._publish([worker.name for worker in present], lost=[lost.name])
+        elif not present:
+            self._members, self._joined = [], set()
 
     def _do_without(self, worker: Worker, code: int) -> None:
         """It has ended before it joined: the others go on as they are."""
-        self._event("refused", worker=worker.name, node=worker.slot.node, gpu=worker.slot.gpu, code=code)
         before = [other for other in self._workers.values() if other.slot == worker.slot and other.replaced]
         for other in before:
             other.replaced = False
         if not before:
             self._wanted = [slot for slot in self._wanted if slot != worker.slot] or self.members
+        where = {"node": worker.slot.node, "gpu": worker.slot.gpu}
+        self._event("refused", worker=worker.name, **where, code=code, left=len(self._wanted))
+        self._regroup(worker)
         self._settle()
 
     def _fail(self, worker: Worker, code: int, why: str) -> None:
@@ -369,14 +394,12 @@ class Agent:
 
     def _ending(self, worker: Worker, code: int) -> None:
         """A worker's process has ended while the job does."""
-        if self._finished and code > 0 and code != PREEMPTED:
-            self._code = self._code or code
+        failed = code > 0 or (code < 0 and worker.done)  # who was not done was killed by us, as it waited in vain
+        if self._finished and failed and code != PREEMPTED:
+            self._code = self._code or (code if code > 0 else 128 - code)
         self._end_if_gone()
-        missed = worker.name in self._members or worker.stage is Stage.LEAVING
-        if not self._finished and code not in (0, PREEMPTED) and missed:
-            survivors = [name for name in self._members if name in self._workers]
-            if survivors:  # they find together once more, and save
-                self._publish(survivors, lost=[worker.name])
+        if not self._finished and code not in (0, PREEMPTED):
+            self._regroup(worker)  # they find together once more, and save
 
     def _end_if_gone(self) -> None:
         """Everybody."""
@@ -420,22 +443,29 @@ class Agent:
                 if name != worker.name and name in self._workers:
                     self._workers[name].tell(encode(**message))
         elif kind == "joined":
-            worker.trained = True
+            worker.trained, worker.may_leave = True, False
             if message["generation"] == self._generation:
                 self._joined.add(worker.name)
             self._event(**message)
             self._settle()
         elif kind == "done":
+            worker.done = True
             self._finish()
         else:
             self._event(**message)
-            if kind == "left":
-                worker.stage = Stage.LEFT
-            elif kind == "report":
-                self._look_after(message["stragglers"])
-            elif kind == "stuck" and message["generation"] == self._generation and not self._finished:
-                present = [name for name in self._members if name in self._workers]
-                self._publish(present, lost=[worker.name])  # nobody is, but it did not come about
+            self._heed(worker, message)
+
+    def _heed(self, worker: Worker, message: Message) -> None:
+        """What others are told of as well."""
+        kind = message["kind"]
+        if kind == "left":
+            if message["finish"]:  # it could say so to nobody else
+                self._tell_all(encode("finish"))
+            self._left(worker)
+        elif kind == "report":
+            self._look_after(message["stragglers"])
+        elif kind == "stuck" and message["generation"] == self._generation and not self._finished:
+            self._publish([name for name in self._members if name in self._workers], lost=[worker.name])
 
     def _booted(self, worker: Worker, most: int) -> None:
         worker.stage, self._most = Stage.READY, most
@@ -445,18 +475,16 @@ class Agent:
         self._settle()
 
     def _finish(self) -> None:
-        """Training is over: whoever has not joined yet comes too late, and the others have a while to notice."""
-        if not self._finished:
-            self._background(self._kill_late())
+        """Training is over: whoever has not joined yet comes too late."""
         self._finished = True
         for worker in self._workers.values():
             if not worker.trained:
                 worker.kill()
 
-    def _tell_members(self, line: bytes) -> None:
-        for name in self._members:
-            if name in self._workers:
-                self._workers[name].tell(line)
+    def _tell_all(self, line: bytes) -> None:
+        """Also those who boot: they were told when they came what was so then."""
+        for worker in self._workers.values():
+            worker.tell(line)
 
     # -- watching ------------------------------------------------------------------------------------------------
 
@@ -472,9 +500,15 @@ class Agent:
                 computing = worker.beat.get("phase") == "computing"
                 usual_s = worker.beat.get("usual_s", 0.0)
                 late = computing and worker.beat.get("since_s", 0.0) > max(self._patience.hung_s, 10.0 * usual_s)
-                if silent_s > self._patience.silent_s or (late and others and set(others) == {"waiting"}):
+                in_vain = self._finished and self._waits_too_long(worker)
+                if silent_s > self._patience.silent_s or (late and others and set(others) == {"waiting"}) or in_vain:
                     self._event("hung", worker=worker.name, silent_s=silent_s, beat=worker.beat)
                     worker.kill()
+
+    def _waits_too_long(self, worker: Worker) -> bool:
+        """For others whose scripts have ended."""
+        beat = worker.beat
+        return not worker.done and beat.get("phase") == "waiting" and beat["since_s"] > self._patience.grace_s
 
     def _look_after(self, stragglers: Sequence[str]) -> None:
         """Whoever has been too slow for too long gets a successor, which joins before it leaves. If that is no faster,

@@ -28,7 +28,8 @@ class Ending:
         #: Held while the state changes.
         self.quiet = threading.Lock()
         self._save, self._wake = save, wake
-        self._left = False
+        #: The code with which it has decided to exit.
+        self._code: int | None = None
 
     def stop(self, grace_s: float) -> None:
         """Save and exit between two steps; or, if that does not come in time, from another thread. By any thread."""
@@ -43,20 +44,26 @@ class Ending:
         time.sleep(0.5 * grace_s)
         with self.quiet:
             try:
-                self._save()
+                if self._code is None:  # or else it has saved, but its script does not end
+                    self._save()
             finally:
                 os._exit(PREEMPTED)
 
+    def preempted(self) -> NoReturn:
+        """It has saved."""
+        self._code = PREEMPTED
+        sys.exit(PREEMPTED)
+
     def leave(self) -> NoReturn:
-        self._left = True
+        self._code = 0
         _yield_processors()
         sys.exit(0)
 
     def vanish(self) -> None:
-        """Who has left ends at once, after what its script cleans up: to take torch apart takes a second of a processor
-        that those who train could use."""
-        if self._left:
-            _at_once(0)
+        """Who has left or stopped ends at once, after what its script cleans up: to take torch apart takes a second of
+        a processor that those who train could use, and aborts if a thread is still connecting to somebody."""
+        if self._code is not None:
+            _at_once(self._code)
 
 
 def _yield_processors() -> None:

@@ -163,6 +163,7 @@ class Building:
         self.plan, self._link, self._room = plan, link, room
         self._group: Group | None = None
         self._error: Broken | None = None
+        self._memory: Memory | None = None
         self._leaving = link.name not in plan.members
         self._thread = threading.Thread(target=self._build, name="fairlead-group", daemon=True)
         self._thread.start()
@@ -186,17 +187,20 @@ class Building:
         if self._leaving:
             return
         path = path_of(os.environ.get(TOKEN, ""), self.plan.generation)
-        memory = None
         if self._room and self.plan.members[0] == self._link.name:
-            memory = made(path, self._room)  # before the group, so that all others find it after
+            self._memory = made(path, self._room)  # before the group, so that all others find it after
         try:
             group = Group.build(self.plan, self._link)
-            group.memory = memory or found(path)
+            group.memory = self._memory or found(path)
             self._group = group
         except Broken as error:
             self._error = error
-            if memory is not None:
-                memory.forget()
+            self.drop()
+
+    def drop(self) -> None:
+        """It is not needed any more."""
+        if self._memory is not None:
+            self._memory.forget()
 
 
 def _meet(plan: Plan, link: Link, rank: int) -> Any:

@@ -43,11 +43,21 @@ def check_rates(numbers: torch.Tensor, world: int, rate: float) -> None:
         )
 
 
-def following(scheduler: Any, done: Callable[[], float]) -> Callable[[], None]:
+def check_loss(loss: object) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise InvalidSpec("job.backward: expected the loss as a tensor of one number, the mean over the samples")
+
+
+def following(scheduler: Any, done: Callable[[], float], *, too_often: Callable[[], bool]) -> Callable[[], None]:
     """The scheduler's step, as often as is needed to be where the job is."""
     step = scheduler.step
 
     def follow() -> None:
+        if too_often():
+            raise InvalidSpec(
+                "scheduler.step() was called within an epoch, but counts epochs; call it after the loop, "
+                'or say job.wrap(..., scheduler_every="step")'
+            )
         while scheduler.last_epoch < int(done() + 1e-9):
             step()
 

@@ -52,6 +52,10 @@ class Link(Protocol):
     @property
     def suspended(self) -> bool: ...
 
+    @property
+    def finishing(self) -> bool:
+        """Somebody who has left has had enough."""
+
     #: Called, by any thread, when somebody wants it to stop, with the seconds it has for that.
     on_stop: Callable[[float], None]
 
@@ -76,7 +80,7 @@ def is_over(plan: Plan, link: Link) -> bool:
 class Silence:
     """Nobody there: one worker alone, or one of a fixed number under torchrun."""
 
-    fixed, running, epoch, suspended = True, False, 0, False
+    fixed, running, epoch, suspended, finishing = True, False, 0, False, False
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.name, self._plan = name, plan
@@ -107,7 +111,7 @@ class AgentLink:
     def __init__(self, address: str, name: str, token: str, beat: Callable[[], Message]) -> None:
         host, port = address.rsplit(":", 1)
         self.name = name
-        self.running, self.epoch, self.suspended = False, 0, False
+        self.running, self.epoch, self.suspended, self.finishing = False, 0, False, False
         self.on_stop: Callable[[float], None] = lambda grace_s: None  # noqa: ARG005
         self._beat = beat
         self._plan: Plan | None = None
@@ -163,6 +167,8 @@ class AgentLink:
             self._stores[message["generation"]] = (message["host"], message["port"])
         elif kind in ("suspend", "resume"):
             self.suspended = kind == "suspend"
+        elif kind == "finish":
+            self.finishing = True
         elif kind == "stop":
             self.on_stop(message["grace_s"])
 

@@ -22,6 +22,8 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Batch
 from fairlead.train.order import Audit, deal, micro_batches, shards, split
 from fairlead.train.progress import Micro
+from fairlead.train.schedules import Schedule
+from fairlead.train.schedules import schedule as find_schedule
 from fairlead.train.source import Collate, Source, find_source
 
 if TYPE_CHECKING:
@@ -163,15 +165,24 @@ def batch_of(initial: int, most: int | None, per_gpu: tuple[int, int | None], *,
     """What the parameters of job.loader mean; the error names them."""
     for name, value in (("batch_size", initial), ("max_batch_size", most)):
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise InvalidSpec(f"{name} is {value!r}; expected a number of samples")
+            raise InvalidSpec(f"{name} is {value!r}; expected a whole number of samples, at least 1")
     if not isinstance(per_gpu, tuple) or len(per_gpu) != 2:
         raise InvalidSpec(f"per_gpu is {per_gpu!r}; expected the least and the most samples, such as (1, 64)")
+    if isinstance(per_gpu[0], int) and per_gpu[0] > (most or initial):
+        raise InvalidSpec(f"the least of per_gpu is {per_gpu[0]}, but a step has {most or initial} samples; lower it")
     if reproducible and most not in (None, initial):
         raise InvalidSpec(f"reproducible, but max_batch_size is {most}; leave one of them out")
     try:
         return Batch(initial, most or initial, *per_gpu)
     except InvalidSpec as error:
         raise InvalidSpec(f"{error}; see batch_size, max_batch_size and per_gpu") from None
+
+
+def schedule_of(name: str | None, most: int | None) -> Schedule:
+    """By the parameters of job.loader."""
+    if name not in (None, "fixed") and most is None:
+        raise InvalidSpec(f"schedule is {name!r}, but the batch cannot change; state max_batch_size as well")
+    return find_schedule(name) if name is not None else find_schedule()
 
 
 def _from(start: int, positions: range) -> range:

@@ -55,6 +55,7 @@ class Membership:
             return False
         grows = not set(plan.members) <= set(group.plan.members)
         leads = plan.members[0] == self._link.name
+        self._drop_next()
         self._next = Building(plan, self._link, room=self._room() if grows and leads else 0)
         return True
 
@@ -92,12 +93,19 @@ class Membership:
             if self._link.name not in plan.members:
                 self._leave()
             try:
-                begun = self._next if self._next is not None and self._next.plan == plan else Building(plan, self._link)
-                self._become(begun.result(), self._enter)
+                if self._next is None or self._next.plan != plan:
+                    self._drop_next()
+                    self._next = Building(plan, self._link)
+                self._become(self._next.result(), self._enter)
                 return
             except Broken as broken:
                 self.group = None
                 self._link.say("stuck", generation=done, why=str(broken))  # or the others would wait for us
+
+    def _drop_next(self) -> None:
+        if self._next is not None:
+            self._next.drop()
+            self._next = None
 
     def _is_newer(self, *, after: int, any_kind: bool) -> bool:
         plan = self._link.plan

@@ -21,18 +21,14 @@ def check_parts(model: torch.nn.Module, optimizer: torch.optim.Optimizer, others
     if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
         given = f"{type(model).__name__}, {type(optimizer).__name__}"
         raise InvalidSpec(f"job.wrap({given}): expected a torch.nn.Module and then a torch.optim.Optimizer")
-    for name, part in others.items():
-        if name in OURS:
-            raise InvalidSpec(f"job.wrap: {name} is a name that the job uses itself; give it another one")
-        if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
-            raise InvalidSpec(f"job.wrap: {name} is a {type(part).__name__}, which has no state_dict to be saved")
+    _check_others(others)
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
         raise InvalidSpec(f"job.wrap: the model is a {type(model).__name__}; give the model itself, model.module")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidSpec("job.wrap: LBFGS evaluates the loss several times in a step; use another optimiser")
     for name, module in model.named_modules():
         if getattr(module, "sparse", False):
-            raise InvalidSpec(f"job.wrap: {name} has sparse gradients; make it with sparse=False")
+            raise InvalidSpec(f"job.wrap: {name or 'the model'} has sparse gradients; make it with sparse=False")
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise InvalidSpec(
                 f"job.wrap: {name} is a SyncBatchNorm, which waits for workers that may be gone; use BatchNorm"
@@ -46,13 +42,27 @@ def check_parts(model: torch.nn.Module, optimizer: torch.optim.Optimizer, others
             )
 
 
+def _check_others(others: Mapping[str, Any]) -> None:
+    for name, part in others.items():
+        if name in OURS:
+            raise InvalidSpec(f"job.wrap: {name} is a name that the job uses itself; give it another one")
+        if isinstance(part, torch.optim.lr_scheduler.LRScheduler) and name != "scheduler":
+            raise InvalidSpec(
+                f"job.wrap: {name} is a {type(part).__name__}; give it as scheduler=, so that it is followed"
+            )
+        if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
+            raise InvalidSpec(
+                f"job.wrap: {name} is a {type(part).__name__}, which has no state_dict to be saved; leave it out"
+            )
+
+
 class Parts:
     """Everything of a job that has a state, by name."""
 
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {}
         #: What the order of samples depends on.
-        self.data: dict[str, int] = {}
+        self.data: dict[str, int | bool] = {}
 
     def add(self, **parts: Any) -> None:
         self._parts.update(parts)
@@ -64,9 +74,12 @@ class Parts:
             states["scheduler"] = {name: value for name, value in states["scheduler"].items() if name != "step"}
         return {**states, "kinds": self._kinds(), "data": self.data}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Of the same parts, in whatever process. Raises InvalidSpec, and changes nothing, if they are others."""
-        self._check(state)
+    def load(self, state: Mapping[str, Any], *, from_disk: bool) -> None:
+        """Of the same parts, in another process or an earlier one. Raises InvalidSpec, and changes nothing, if they are
+        others."""
+        self._check_kinds(state)
+        if not from_disk or state["progress"]["position"] > 0:  # between two epochs a job may get other data
+            self._check_data(state)
         for name, part in self._parts.items():
             load_into(part, state[name])
 
@@ -74,23 +87,23 @@ class Parts:
         """A model is known by its parameters: in another class it is the same."""
         return {name: type(part).__name__ for name, part in self._parts.items() if name != "model"}
 
-    def _check(self, state: Mapping[str, Any]) -> None:
+    def _check_kinds(self, state: Mapping[str, Any]) -> None:
         ours, theirs = self._kinds(), state["kinds"]
         for name in {**ours, **theirs}:
             if ours.get(name) != theirs.get(name):
                 there, here = (f"a {kind[name]}" if name in kind else "absent" for kind in (theirs, ours))
                 raise InvalidSpec(
-                    f"the saved state is of another script: there {name} is {there}, here it is {here}; "
+                    f"the state to go on from is of another script: there {name} is {there}, here it is {here}; "
                     "give job.wrap what it was saved with, or name another directory of checkpoints"
                 )
-        if state["progress"]["position"] == 0:
-            return  # between two epochs the data may change
+
+    def _check_data(self, state: Mapping[str, Any]) -> None:
         for name, value in self.data.items():
             if value != state["data"][name]:
                 raise InvalidSpec(
-                    "the saved state is in the middle of an epoch of other data: "
+                    "the state to go on from is in the middle of an epoch of other data: "
                     f"there {name} is {state['data'][name]}, here it is {value}; "
-                    "go on with the data and seed it was saved with, or name another directory of checkpoints"
+                    "all workers need the same data and seed, and so does a job that goes on from a checkpoint"
                 )
 
 
@@ -129,7 +142,10 @@ def own(tree: Any) -> Any:
     if isinstance(tree, torch.Tensor):
         return tree.detach().clone()
     if isinstance(tree, dict):
-        return type(tree)((key, own(value)) for key, value in tree.items())
+        copied = type(tree)((key, own(value)) for key, value in tree.items())
+        if hasattr(tree, "_metadata"):  # the versions of a model's modules
+            copied._metadata = tree._metadata  # type: ignore[attr-defined]
+        return copied
     if isinstance(tree, list | tuple):
         return type(tree)(own(value) for value in tree)
     return tree

@@ -20,7 +20,6 @@ whoever is left. So the loop of a script knows nothing of all this, and no sampl
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -30,15 +29,15 @@ import torch
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.train import numbers as place
-from fairlead.train.agent import PREEMPTED, too_many
+from fairlead.train.agent import too_many
 from fairlead.train.checkpoint import Store, signature_of
 from fairlead.train.chronicle import Chronicle
 from fairlead.train.ending import Ending
 from fairlead.train.group import Broken, Group
-from fairlead.train.guards import check_rates, following, guarded_scaler, nothing, rate_of, scaled_rates
+from fairlead.train.guards import check_loss, check_rates, following, guarded_scaler, nothing, rate_of, scaled_rates
 from fairlead.train.keeper import Keeper
 from fairlead.train.link import Link, Plan
-from fairlead.train.loader import Loader, batch_of, make_loader
+from fairlead.train.loader import Loader, batch_of, make_loader, schedule_of
 from fairlead.train.membership import Membership
 from fairlead.train.meter import Meter
 from fairlead.train.noise import Preconditioner
@@ -47,7 +46,6 @@ from fairlead.train.progress import Micro, Progress
 from fairlead.train.reducer import Reducer
 from fairlead.train.rules import Moment, Rule, default_rule
 from fairlead.train.rules import rule as find_rule
-from fairlead.train.schedules import schedule as find_schedule
 from fairlead.train.source import Streamed
 from fairlead.train.transfer import hand_over, meet, room_for
 from fairlead.train.tuner import Tuner
@@ -176,7 +174,8 @@ class Job:
         optimizer.step = self._guarded(optimizer.step)  # type: ignore[method-assign]
         optimizer.zero_grad = nothing  # type: ignore[method-assign]
         if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            scheduler.step = following(scheduler, lambda: self._done(scheduler_every))
+            within = lambda: scheduler_every == "epoch" and self._reduced  # noqa: E731
+            scheduler.step = following(scheduler, lambda: self._done(scheduler_every), too_often=within)
         self._scaler = guarded_scaler(
             every.values(), lambda: self._reduced or (self._micro is not None and self._micro.rehearsal)
         )
@@ -191,7 +190,7 @@ class Job:
         per_gpu: tuple[int, int | None] = (1, None),
         reproducible: bool = False,
         virtual_shards: int = 8,
-        schedule: str = "goodput",
+        schedule: str | None = None,
         shuffle: bool = True,
         length: int | None = None,
         num_workers: int = 0,
@@ -199,10 +198,10 @@ class Job:
     ) -> Any:
         """The data set in batches of `batch_size` samples over all workers.
 
-        With `max_batch_size` the batch may grow that far, as the `schedule` says: goodput, doubling, accordion or
-        fixed. In `reproducible` mode neither the batch nor the order of samples nor the random numbers ever depend on
-        the number of workers. Data that can only be iterated over is read in its own order, up to `length` samples in
-        an epoch. `num_workers` processes of each worker of the job fetch samples ahead, as those of a `DataLoader` do.
+        With `max_batch_size` the batch may grow that far, as the `schedule` says: goodput (unless stated), doubling,
+        accordion or fixed. In `reproducible` mode neither the batch nor the order of samples nor the random numbers
+        ever depend on the number of workers. Data that can only be iterated over is read in its own order, up to
+        `length` samples in an epoch. `num_workers` and `collate_fn` are as of a `DataLoader`.
         """
         if self._rule is None:
             raise InvalidSpec("job.loader was called before job.wrap; call job.wrap(model, optimizer) first")
@@ -210,7 +209,7 @@ class Job:
             raise InvalidSpec("job.loader was called twice; for data to evaluate on use an ordinary DataLoader")
         try:
             batch = batch_of(batch_size, max_batch_size, per_gpu, reproducible=reproducible)
-            chosen = find_schedule(schedule)
+            chosen = schedule_of(schedule, max_batch_size)
         except InvalidSpec as error:
             raise InvalidSpec(f"job.loader: {error}") from None
         shards = virtual_shards if reproducible else None
@@ -221,7 +220,7 @@ class Job:
         moment = Moment.of(self._optimizer)
         self.tuner = Tuner(batch, loader.source.length, self._rule, moment, chosen, most_workers=most)
         self._parts.add(tuner=self.tuner)
-        self._parts.data = {"samples": loader.source.length, "seed": self.seed}
+        self._parts.data = {"samples": loader.source.length, "seed": self.seed, "shuffle": shuffle}
         if isinstance(loader.source, Streamed):
             self._parts.add(stream=loader.source)
         self._loader = loader
@@ -256,8 +255,9 @@ class Job:
         return self.progress.epoch >= self._epochs
 
     def finish(self) -> None:
-        """Training is over, though there are epochs left: the loop ends after the next step, for all workers, and what
-        was learned is saved. One worker that says so is enough."""
+        """It is enough, though there are epochs left: the loop ends after the next step, for all, and it is saved."""
+        if self._micro is not None and self._micro.rehearsal:
+            return  # it knows nothing yet
         self._finishing = True
         if self.world == 1:
             self.progress.over = True
@@ -266,7 +266,8 @@ class Job:
         """Instead of `loss.backward()`. The loss is the mean over the samples that the loader gave."""
         micro, reducer = self._micro, self._reducer
         if micro is None or reducer is None:
-            raise InvalidSpec("job.backward was called outside of a loop over job.loader(...)")
+            raise InvalidSpec("job.backward was called outside of a loop over the loader that job.loader returns")
+        check_loss(loss)
         if self._void:
             return
         reducer.expect(last=micro.last, weight=micro.weight)
@@ -391,7 +392,7 @@ class Job:
         meeting = meet(group, step=self.progress.step if self.ending.has_state else None)
         saved = self._keeper.saved() if meeting.nobody_knows and group.rank == 0 else None
         if saved is not None and self.tuner is not None:
-            self.load(saved)
+            self.load(saved, from_disk=True)
             self.tuner.speeds.forget()  # of workers that are gone, and whose names others may have
         if meeting.needy:
             knows = group.rank in meeting.donors
@@ -442,7 +443,7 @@ class Job:
         numbers[place.LOCAL_SQR], numbers[place.GROUPS] = self._reducer.local_sqr, self._reducer.groups
         numbers[place.READY] = float(self._members.next_is_ready)
         numbers[place.STOP], numbers[place.SUSPEND] = float(self.ending.stopping), float(self._link.suspended)
-        numbers[place.FINISH] = float(self._finishing)
+        numbers[place.FINISH] = float(self._finishing or self._link.finishing)
         numbers[place.RATE], numbers[place.RATE_SQR] = (rate := rate_of(self._optimizer)), rate * rate
         numbers[place.FIRST_RANK + self.rank] = self._chronicle.in_phase_s
         if self.leader:
@@ -505,23 +506,28 @@ class Job:
         """Everything that another worker needs to go on from here."""
         return {**self._parts.state(), "progress": asdict(self.progress)}
 
-    def load(self, state: dict[str, Any]) -> None:
-        self._parts.load(state)
+    def load(self, state: dict[str, Any], *, from_disk: bool = False) -> None:
+        self._parts.load(state, from_disk=from_disk)
         self.progress = Progress(**state["progress"])
 
     # -- ending --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Training is over."""
+        self._link.say("done")
         self._save()
         self._report(last=True)
-        self._link.say("done")
 
     def _leave(self) -> NoReturn:
-        self._link.say("left", step=self.progress.step)
+        self._link.say("left", step=self.progress.step, finish=self._finishing)
         self.ending.leave()
 
     def _save(self) -> None:
+        """Between two steps."""
+        with self.ending.quiet:
+            self._save_now()
+
+    def _save_now(self) -> None:
         if self.leader and self.ending.has_state:
             self._keeper.save()
 
@@ -529,7 +535,7 @@ class Job:
         """In the middle of a step, while nobody changes anything: if its update is made, it counts."""
         if self._stepped:
             self._advance()
-        self._save()
+        self._save_now()
 
     def _unsaved(self, why: str) -> None:
         self._link.say("unsaved", step=self.progress.step, why=why)
@@ -537,7 +543,7 @@ class Job:
     def _save_and_exit(self) -> None:
         self._save()
         self._report(last=True)
-        sys.exit(PREEMPTED)
+        self.ending.preempted()
 
     def _sleep(self) -> None:
         """Until the job is resumed or stopped. The process stays warm, but its GPU is free."""
@@ -560,22 +566,21 @@ class Job:
         """The optimiser's step, but only if the gradients are complete."""
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            micro = self._micro
+            micro, tuner = self._micro, self.tuner
             assert self._optimizer is not None
             if micro is None or not micro.complete:
                 return None
             with self.ending.quiet:
                 micro.complete = False
                 self._stepped = not micro.rehearsal
-                with scaled_rates(self._optimizer, 1.0 if micro.rehearsal else self._rate_factor()):
+                factor = 1.0
+                if tuner is not None and not micro.rehearsal:
+                    factor = tuner.factor(self._total, self.progress.scale_invariant)
+                with scaled_rates(self._optimizer, factor):
                     return step(*args, **kwargs)
 
         guarded._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # or else schedulers warn of a wrapper
         return guarded
-
-    def _rate_factor(self) -> float:
-        assert self.tuner is not None
-        return self.tuner.factor(self._total, self.progress.scale_invariant)
 
     def _done(self, every: str) -> float:
         """Updates at the initial batch, or epochs of them, with the one that is being made."""

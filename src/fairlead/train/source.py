@@ -6,6 +6,7 @@ begun again; and nobody knows for certain which ones will be asked for next, sin
 
 from __future__ import annotations
 
+import atexit
 import random
 import signal
 from collections import deque
@@ -122,7 +123,7 @@ class _Ahead:
         self._coming: Iterator[Key] = iter(())
         #: What the processes were told to fetch, and have not been asked for.
         self._told: deque[Key] = deque()
-        self._loader: DataLoader[Any] = DataLoader(
+        self._loader: DataLoader[Any] | None = DataLoader(
             batches,  # type: ignore[arg-type]
             batch_size=None,
             sampler=_Endless(self._next),
@@ -133,9 +134,15 @@ class _Ahead:
             worker_init_fn=_begin,
         )
         self._fetched: Iterator[Any] | None = None
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        """Tells the processes to end. Without that they would be ended by a signal that they ignore, and waited for."""
+        self._fetched = self._loader = None
 
     def fetch(self, key: Key) -> Any:
         if self._fetched is None:
+            assert self._loader is not None
             self._coming = self._forecast()
             self._fetched = iter(self._loader)
         if self._told[0] != key:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
+from fairlead.core.errors import InvalidSpec
 from fairlead.train.checkpoint import Store
 from fairlead.train.link import connect
 from fairlead.train.session import Job
@@ -17,6 +19,11 @@ def init(
     *, seed: int = 0, checkpoints: Path | str | None = None, save_every_s: float = 60.0, grace_s: float = 30.0
 ) -> Job:
     """Join the agent that started this process, or torchrun's world, or train alone."""
+    if not isinstance(seed, int) or seed < 0:
+        raise InvalidSpec(f"fairlead.train.init: seed is {seed!r}; expected a whole number of at least 0")
+    for name, value in (("save_every_s", save_every_s), ("grace_s", grace_s)):
+        if not isinstance(value, int | float) or not value >= 0.0:
+            raise InvalidSpec(f"fairlead.train.init: {name} is {value!r}; expected seconds")
     directory = checkpoints or os.environ.get("FAIRLEAD_CHECKPOINTS")
     store = Store(directory) if directory else None
     if store is not None:
@@ -29,4 +36,13 @@ def init(
     atexit.register(job.ending.vanish)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: job.ending.stop(grace_s))
+        if store is not None and link.fixed and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, lambda *_: _interrupted(job, grace_s))
     return job
+
+
+def _interrupted(job: Job, grace_s: float) -> None:
+    """Ctrl-C, where nobody else sees to it: what was learned is saved first."""
+    print("saves and stops; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    job.ending.stop(grace_s)

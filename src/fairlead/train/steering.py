@@ -82,7 +82,7 @@ class Steering:
         if event["kind"] == "ready":
             self._keep_to(event["most"])
         elif event["kind"] == "refused":  # a worker more would end like this one
-            self._keep_to(len(agent.members))
+            self._keep_to(event["left"])
         if event["kind"] != "report":
             return
         # Workers that boot or clean up take processors from those that train, whose steps then say little.

@@ -97,11 +97,14 @@ class Tuner:
         self._schedule.load_state_dict(dict(zip(self._schedule.state_dict(), memory, strict=False)))
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._learned().items()}
+        learned = {name: part.state_dict() for name, part in self._learned().items()}
+        return {**learned, "schedule": {type(self._schedule).__name__: self._schedule.state_dict()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, part in self._learned().items():
             part.load_state_dict(state[name])
+        if (mine := type(self._schedule).__name__) in state["schedule"]:  # or else it begins with another one
+            self._schedule.load_state_dict(state["schedule"][mine])
 
     def _learned(self) -> dict[str, Any]:
         return {
@@ -109,5 +112,4 @@ class Tuner:
             "profile": self.profile,
             "speeds": self.speeds,
             "moment": self._moment,
-            "schedule": self._schedule,
         }

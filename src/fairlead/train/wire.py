@@ -14,7 +14,7 @@ From a worker, with `worker` for who it is:
     unsaved  {step, why}                     its state could not be saved; it trains on and tries again
     paused   {generation, world, seconds}    as the leader: for so long nobody trained when this generation began
     suspended, resumed {step}                it sleeps, or trains again
-    left     {step}                          it is no member any more, and will exit
+    left     {step, finish}                  it is no member any more, and will exit; its script has called `finish`
     done     {}                              training is over
 
 From the agent:
@@ -24,7 +24,7 @@ From the agent:
                                              who trains from now on, in the order of their ranks; `lost` says that the
                                              generation before cannot go on
     store    {generation, host, port}        from the leader, to all others
-    suspend, resume, stop {grace_s}
+    suspend, resume, finish, stop {grace_s}
 """
 
 from __future__ import annotations
