@@ -43,7 +43,14 @@ class Job:
             "FAIRLEAD_REPORT_S": "0.3",
         }
         line = [sys.executable, "-m", "fairlead", "train", *map(str, options), "--", *map(str, command)]
-        self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=self._said, text=True, env=env)
+        self.process = subprocess.Popen(
+            line,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            env=env,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also if the tests run under nohup
+        )
 
     @property
     def stderr(self) -> str:

@@ -73,8 +73,9 @@ def train(
             job.backward(loss)
             optimizer.step()
             if stall and job.progress.step > 5:
-                (out / "stalled").touch()
-                time.sleep(600.0)
+                with job.ending.quiet:  # as if in the middle of a save
+                    (out / "stalled").touch()
+                    time.sleep(600.0)
     if job.leader:
         weights = [float(weight) for part in model.parameters() for weight in part.detach().flatten()]
         (out / "result.json").write_text(json.dumps({"steps": job.progress.step, "weights": weights}))

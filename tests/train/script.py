@@ -101,7 +101,7 @@ class Mishaps:
             return
         if step == self.crash_at and self.name == self.crash:
             raise RuntimeError("this worker has an error of its own")
-        if step == self.finish_at and (job.world == 1 or not job.leader):
+        if self.finish_at is not None and step >= self.finish_at and (job.world == 1 or not job.leader):
             job.finish()
         if step == self.stall_at and not stalled.exists():
             stalled.touch()

@@ -90,7 +90,7 @@ def test_whatever_happens_every_sample_is_used_once(seed: int, tmp_path: Path, m
         epoch = rows(drive.out)[-1]["epoch"]
         await drive.until(lambda: any(row["epoch"] > epoch for row in rows(drive.out)))
 
-    drive = Drive(tmp_path / "job", workers=seed)
+    drive = Drive(tmp_path / "job", num_workers=seed)
     assert drive.run(2, play) == PREEMPTED
     found = trajectory(drive.out)
     assert_same(found, alone(tmp_path / "alone", len(found)))

@@ -220,6 +220,16 @@ def test_one_worker_that_has_had_enough_is_enough(tmp_path: Path) -> None:
     assert again.steps() == 51, "it is still over"
 
 
+def test_one_that_has_had_enough_and_leaves_is_heard(tmp_path: Path) -> None:
+    async def play(drive: Drive) -> None:
+        await drive.settled(2)
+        shrinking(drive, 1)
+        drive.agent._heed(drive.agent._workers["w2"], {"kind": "left", "finish": True})
+        await drive.ended()
+
+    assert Drive(tmp_path / "job").run(2, play) == 0
+
+
 def test_alone_it_is_enough_at_once(tmp_path: Path) -> None:
     drive = Drive(tmp_path / "job", finish_at=50)
     assert drive.run(1, Drive.ended) == 0
