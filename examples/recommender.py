@@ -101,10 +101,8 @@ def main() -> None:
                 losses.append(job.loss)
                 batch = max(batch, job.step_samples)
         if job.leader:  # fairlead
-            # A batch that grows needs more passes over the data, and not all of the last one.
-            passes = job.epoch + job.progress.position / len(train)
             print(
-                f"epoch {passes:.5g}  loss {np.mean(losses):.4f}  "
+                f"epoch {job.passes:.5g}  loss {np.mean(losses):.4f}  "
                 f"rmse {rmse(model, held_out):.4f}  workers {job.world}  batch {batch}",
                 flush=True,
             )

@@ -102,27 +102,29 @@ CLEAR = [(linear, 60), (flat, 4), (harmful_beyond_20, 20)]
 CLOSE = [(saturating(0.3), 28), (saturating(9 / 14), 12)]
 
 
+def assert_ends_at(job: Job, best: int, *, most_moves: int) -> None:
+    """And stays there."""
+    moves = len(job.train(1000).moves)
+    assert job.size == best
+    assert moves <= most_moves
+    job.train(1000)
+    assert (job.size, len(job.moves)) == (best, moves)
+
+
 @STARTS
 @pytest.mark.parametrize(("curve", "best"), CLEAR + CLOSE)
 def test_the_search_ends_at_the_best_size_and_stays(curve: Curve, best: int, start: int) -> None:
-    job = Job(replace(SEARCH, start=start), curve).train(1000)
-    moves = len(job.moves)
-    assert job.size == best
-    assert moves <= 16  # each of the other 14 sizes, then to the one beyond the best and back
-    job.train(1000)
-    assert (job.size, len(job.moves)) == (best, moves)
+    job = Job(replace(SEARCH, start=start), curve)
+    # Each of the other 14 sizes, then to the one beyond the best and back.
+    assert_ends_at(job, best, most_moves=16)
 
 
 @STARTS
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("curve", "best"), CLEAR)
 def test_noise_does_not_hide_what_is_clear(curve: Curve, best: int, start: int, seed: int) -> None:
-    job = Job(replace(SEARCH, start=start), curve, noise=0.05, seed=seed).train(1000)
-    moves = len(job.moves)
-    assert job.size == best
-    assert moves <= 20
-    job.train(1000)
-    assert (job.size, len(job.moves)) == (best, moves)
+    job = Job(replace(SEARCH, start=start), curve, noise=0.05, seed=seed)
+    assert_ends_at(job, best, most_moves=20)
 
 
 @STARTS

@@ -14,6 +14,7 @@ import torch
 
 import fairlead.train
 import fairlead.train.checkpoint
+import fairlead.train.chronicle
 import fairlead.train.memory
 
 
@@ -69,6 +70,16 @@ def slow_writes(seconds: float) -> None:
     fairlead.train.checkpoint._write_whole = slowly
 
 
+def long_reports(size: int) -> None:
+    """As of a job that has measured very much."""
+    report = fairlead.train.chronicle.Chronicle.report
+
+    def long(*args: Any) -> dict[str, Any]:
+        return {**report(*args), "long": "x" * size}
+
+    fairlead.train.chronicle.Chronicle.report = long  # type: ignore[method-assign]
+
+
 @dataclass
 class Mishaps:
     """What happens to whom, and in which step."""
@@ -83,12 +94,15 @@ class Mishaps:
     fails: str = ""
     no_shared_memory: bool = False
     write_s: float = 0.0
+    report_bytes: int = 0
 
     def before_training(self) -> None:
         if self.no_shared_memory:
             fairlead.train.memory.SHARED = self.out / "nowhere"
         if self.write_s:
             slow_writes(self.write_s)
+        if self.report_bytes:
+            long_reports(self.report_bytes)
         if self.name == self.fails:
             raise SystemExit(5)
 

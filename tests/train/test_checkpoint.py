@@ -26,6 +26,7 @@ torch = pytest.importorskip("torch", reason="checkpoints are of torch states; in
 
 from fairlead.core.errors import BackendError, InvalidSpec  # noqa: E402  # only where there is torch
 from fairlead.train.checkpoint import CHUNK, Store, signature_of  # noqa: E402
+from fairlead.train.parts import own  # noqa: E402
 from fairlead.train.tree import lay_out, read  # noqa: E402
 
 
@@ -561,3 +562,10 @@ def test_a_directory_that_cannot_be_written_to_is_found_before_there_is_anything
         Store(tmp_path / "file" / "there").check()
     Store(tmp_path / "a" / "b").check()
     assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_copy_to_be_saved_in_the_background_keeps_the_versions_of_modules() -> None:
+    state = torch.nn.BatchNorm1d(2).state_dict()
+    copied = own(state)
+    assert copied._metadata == state._metadata
+    assert copied["weight"] is not state["weight"]

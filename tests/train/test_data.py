@@ -82,9 +82,9 @@ def test_a_data_set_that_gives_many_samples_at_once_is_asked_for_many() -> None:
 
 def test_what_was_fetched_for_nothing_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch changes in the middle of an epoch, while the next ones have been fetched already."""
-    from fairlead.train import session
+    from fairlead.train import retuning
 
-    monkeypatch.setattr(session, "RETUNE_S", 0.0)
+    monkeypatch.setattr(retuning, "RETUNE_S", 0.0)
     options = {"batch_size": 4, "max_batch_size": 64, "schedule": "doubling", "epochs": 1}
     found = train(Points(1000), num_workers=2, **options)
     assert_same(found, train(Points(1000), **options))

@@ -15,7 +15,7 @@ from script import Points
 
 import fairlead.train
 from fairlead.core.errors import InvalidSpec
-from fairlead.train import session
+from fairlead.train import retuning
 from fairlead.train.group import Group
 from fairlead.train.link import Plan
 from fairlead.train.order import Order
@@ -88,7 +88,7 @@ def run(job: fairlead.train.Job, model: torch.nn.Module, optimizer: Any, loader:
 
 
 def test_a_batch_that_may_grow_grows_and_fewer_steps_make_as_much_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "RETUNE_S", 0.0)
+    monkeypatch.setattr(retuning, "RETUNE_S", 0.0)
     job = fairlead.train.init()
     model = make_model()
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
@@ -367,6 +367,21 @@ def test_in_reproducible_mode_speeds_are_of_what_each_was_dealt() -> None:
     loader = job.loader(Points(100), 10, reproducible=True, virtual_shards=4)
     job._members.group = Group(Plan(1, ("a", "b", "c"), ("n",) * 3), 0, None)
     assert loader.dealt(10) == [3 + 3, 2, 2]
+
+
+def test_a_worker_for_whom_nothing_is_left_gets_samples_that_count_nothing() -> None:
+    """Two of them: of one, batch norm makes nothing."""
+    job, _, _ = wrapped()
+    loader = job.loader(Points(100), 10)
+    job._members.group = Group(Plan(1, ("a", "b", "c"), ("n",) * 3), 2, None)
+    assert [(len(share.positions), share.weight) for share in loader._shares(2, step=0)] == [(2, 0.0)]
+
+
+def test_a_job_goes_on_with_another_schedule(tmp_path: Path) -> None:
+    job, model, optimizer = wrapped(checkpoints=tmp_path)
+    run(job, model, optimizer, job.loader(Points(10), 2, max_batch_size=4, schedule="accordion"), 1)
+    job, model, optimizer = wrapped(checkpoints=tmp_path)
+    assert run(job, model, optimizer, job.loader(Points(10), 2, max_batch_size=4, schedule="doubling"), 2)
 
 
 @pytest.mark.parametrize("loss", [0.5, torch.ones(3, requires_grad=True)])

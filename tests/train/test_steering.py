@@ -36,7 +36,11 @@ def until(knee: int) -> Curve:
 class FakeAgent:
     """Trains as fast as a curve says, and tells of it as an agent does. New workers take `boot_s`."""
 
-    def __init__(self, curve: Curve, *, steps: int = 100_000, boot_s: float = 5.0, most: int = 8) -> None:
+    def __init__(
+        self, curve: Curve, *, steps: int = 100_000, boot_s: float = 5.0, most: int = 8, slots: int = 8
+    ) -> None:
+        """Only so many of its slots take a worker; on the others it fails before it joins."""
+        self._takes = slots
         self._curve, self._steps, self._boot_s, self._most, self._pause_s = curve, steps, boot_s, most, 0.25
         self.now, self.step = 0.0, 0
         self.members: list[Slot] = []
@@ -56,7 +60,9 @@ class FakeAgent:
         if len(wanted) > self._most:
             raise InvalidSpec(f"{len(wanted)} workers are too many")
         self._due_s = self.now + (self._boot_s if len(wanted) > len(self.members) else 0.0)
-        self._wanted = list(wanted)
+        self._wanted = list(wanted[: self._takes])
+        if len(wanted) > self._takes:
+            self._say("refused", worker="w", code=1, left=self._takes)
 
     def run(self, steering: Steering, reports: int) -> None:
         """A report every ten seconds; all workers come and go between two steps."""
@@ -119,6 +125,13 @@ def test_the_search_ends_where_more_workers_add_nothing(knee: int, start: int) -
     assert steering.found is not None
     assert (steering.found.size, len(agent.members)) == (knee, knee)
     assert agent.sizes[0] == start
+
+
+def test_a_size_that_the_job_cannot_have_is_asked_for_once() -> None:
+    steering, agent = Steering(slots(8), Search(least=1, most=8, step=1, start=1)), FakeAgent(until(8), slots=3)
+    agent.run(steering, reports=60)
+    assert [decided.size for decided in steering.decisions] == [2, 3, 4, 3]
+    assert len(agent.members) == 3
 
 
 def test_every_change_is_remembered_with_its_reason_and_the_end_of_the_search_too() -> None:

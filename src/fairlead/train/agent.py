@@ -28,7 +28,6 @@ from fairlead.train.wire import ADDRESS, NAME, TOKEN, Message, decode, encode
 #: The exit code of a job that was stopped and should be queued again: 128 + SIGTERM.
 PREEMPTED = 143
 
-
 #: Bytes of a message. A report of all that a job has measured in its life is the longest.
 LONGEST_LINE = 1 << 24
 
@@ -327,31 +326,26 @@ class Agent:
         if self._stopping or self._finished:
             self._ending(worker, code)
             return
+        comes_late = not worker.trained and any(other.trained for other in self._workers.values())
         if worker.stage is Stage.LEFT or (worker.may_leave and code == 0):
             self._left(worker)
-            return
-        if not worker.trained and any(other.trained for other in self._workers.values()):
-            if code >= 0 or self._restarts_left <= 0:
-                self._do_without(worker, code)
-                return
+        elif comes_late and (code >= 0 or self._restarts_left <= 0):
+            self._do_without(worker, code)
         elif code == 0:  # its script has ended, and so will that of the others
             self._finish()
             self._ending(worker, code)
-            return
         elif code == PREEMPTED:  # somebody has told it to stop, and it has told the others
             self.stop()
             self._ending(worker, code)
-            return
         elif code > 0:  # its own error: the others will make it too
             self._fail(worker, code, f"worker {worker.name} failed with exit code {code}")
-            return
         elif self._restarts_left <= 0:
             allowed = f"max_restarts is {self._max_restarts}"
             self._fail(worker, 1, f"worker {worker.name} was killed by signal {-code}, and {allowed}")
-            return
-        self._restarts_left -= 1
-        self._regroup(worker)
-        self._settle()
+        else:
+            self._restarts_left -= 1
+            self._regroup(worker)
+            self._settle()
 
     def _left(self, worker: Worker) -> None:
         """As it was told to, even if it was asked to stay meanwhile."""

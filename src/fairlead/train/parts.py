@@ -101,7 +101,7 @@ class Parts:
         for name, value in self.data.items():
             if value != state["data"][name]:
                 raise InvalidSpec(
-                    "the state to go on from is in the middle of an epoch of other data: "
+                    "the state to go on from is of other data: "
                     f"there {name} is {state['data'][name]}, here it is {value}; "
                     "all workers need the same data and seed, and so does a job that goes on from a checkpoint"
                 )

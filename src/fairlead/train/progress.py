@@ -21,6 +21,10 @@ class Progress:
     #: The script has said that it is enough, before its last epoch.
     over: bool = False
 
+    def passes(self, length: int) -> float:
+        """Over data of so many samples, with the part of the present one."""
+        return self.epoch + self.position / length
+
 
 class Micro:
     """One pass through the loop: how many samples, which part of the step they are, and whether they complete it."""

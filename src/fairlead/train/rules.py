@@ -71,7 +71,7 @@ class Moment:
     initial one, it is 1 / gain of the one there. So a rate that is sqrt(gain) times as high makes steps gain times as
     long. But Adam remembers: for 1 / (1 - beta2) steps after the batch has grown, it divides by more, and takes steps
     that are too short for the progress they are counted as. The rate has to make up for that, and for the opposite
-    after the batch has shrunk. Without it, an example whose batch grew eight times in 50 steps ended up 20 % worse.
+    after the batch has shrunk. `benchmarks/adam_memory.py` shows what it is worth.
     """
 
     def __init__(self, beta: float) -> None:

@@ -20,7 +20,6 @@ whoever is left. So the loop of a script knows nothing of all this, and no sampl
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, NoReturn
@@ -44,15 +43,13 @@ from fairlead.train.noise import Preconditioner
 from fairlead.train.parts import Parked, Parts, check_parts
 from fairlead.train.progress import Micro, Progress
 from fairlead.train.reducer import Reducer
+from fairlead.train.retuning import UNCHANGED, Retuning
 from fairlead.train.rules import Moment, Rule, default_rule
 from fairlead.train.rules import rule as find_rule
 from fairlead.train.source import Streamed
 from fairlead.train.transfer import hand_over, meet, room_for
 from fairlead.train.tuner import Tuner
 from fairlead.train.wire import TOKEN
-
-#: Seconds and steps between two looks at the batch.
-RETUNE_S, RETUNE_STEPS = 3.0, 10
 
 
 class Job:
@@ -82,9 +79,7 @@ class Job:
         self._loader: Loader | None = None
         self._chronicle, self.meter = Chronicle(), Meter()
         self._scaler: torch.amp.GradScaler | None = None
-        #: As the leader: of the step after the next, if it changes; and of the next generation.
-        self._next_split = self._their_split = (0, 0)
-        self._tuned_at = time.monotonic(), 0
+        self._retuning: Retuning | None = None
         self._stepped = self._finishing = False
         self.ending = Ending(self._save_whole, link.nudge)
 
@@ -127,6 +122,11 @@ class Job:
     @property
     def epoch(self) -> int:
         return self.progress.epoch
+
+    @property
+    def passes(self) -> float:
+        """Over the data so far, with the part of the present one."""
+        return self.progress.passes(self.tuner.length) if self.tuner is not None else 0.0
 
     @property
     def step_samples(self) -> int:
@@ -174,8 +174,11 @@ class Job:
         optimizer.step = self._guarded(optimizer.step)  # type: ignore[method-assign]
         optimizer.zero_grad = nothing  # type: ignore[method-assign]
         if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            within = lambda: scheduler_every == "epoch" and self._reduced  # noqa: E731
-            scheduler.step = following(scheduler, lambda: self._done(scheduler_every), too_often=within)
+            scheduler.step = following(
+                scheduler,
+                lambda: self._done(scheduler_every),
+                too_often=lambda: scheduler_every == "epoch" and self._reduced,
+            )
         self._scaler = guarded_scaler(
             every.values(), lambda: self._reduced or (self._micro is not None and self._micro.rehearsal)
         )
@@ -219,6 +222,7 @@ class Job:
         most = virtual_shards if reproducible else (max_batch_size or batch_size) // batch.min_per_gpu
         moment = Moment.of(self._optimizer)
         self.tuner = Tuner(batch, loader.source.length, self._rule, moment, chosen, most_workers=most)
+        self._retuning = Retuning(self.tuner)
         self._parts.add(tuner=self.tuner)
         self._parts.data = {"samples": loader.source.length, "seed": self.seed, "shuffle": shuffle}
         if isinstance(loader.source, Streamed):
@@ -311,13 +315,14 @@ class Job:
             self._members.rejoin()
         elif self._members.next_is_ready and (self.world == 1 or self._numbers[place.READY] >= self.world):
             self._members.change()
-        self._retune()
+        assert self._retuning is not None
+        self._retuning.look(self._plan, self.progress, leads=self.leader)
         self._report()
         self._numbers = torch.zeros(place.FIRST_RANK + self.world, dtype=torch.float64)
         if self.leader:
             self._keeper.save_if_due()
         if self._members.prepare() and self.leader:
-            self._their_split = self._split_for(self._members.next_plan)
+            self._retuning.prepare(self._members.next_plan, self.progress)
 
     def commit(self) -> None:
         """The step is done: its samples have been used."""
@@ -401,15 +406,19 @@ class Job:
                 self.load(state)
         self.ending.has_state = True
         self._keeper.put_off()
-        told = torch.tensor(self._split_for(group.plan) if group.rank == 0 else (0, 0), dtype=torch.int64)
+        assert self._retuning is not None
+        split = self._retuning.split_for(group.plan, self.progress) if group.rank == 0 else UNCHANGED
+        told = torch.tensor(split, dtype=torch.int64)
         group.broadcast(told, 0)
         self._change_to(group, int(told[0]), int(told[1]))
 
     def _go_on(self, group: Group) -> None:
         """With some of those who have done the last step together, as the leader said beside its gradients."""
         numbers = self._numbers
+        assert self._retuning is not None
         if self.world == 1:
-            numbers[place.THEIR_MICRO], numbers[place.THEIR_ACCUMULATION] = self._split_for(group.plan)
+            split = self._retuning.split_for(group.plan, self.progress)
+            numbers[place.THEIR_MICRO], numbers[place.THEIR_ACCUMULATION] = split
         self._change_to(group, int(numbers[place.THEIR_MICRO]), int(numbers[place.THEIR_ACCUMULATION]))
 
     def _change_to(self, group: Group, micro: int, accumulation: int) -> None:
@@ -422,18 +431,6 @@ class Job:
         self.meter.changed()
         self._chronicle.interrupted()
         self._link.say("joined", generation=group.plan.generation, step=self.progress.step, epoch=self.progress.epoch)
-
-    def _split_for(self, plan: Plan) -> tuple[int, int]:
-        """As the leader: how the batch is split among the workers of a generation."""
-        assert self.tuner is not None
-        nodes, split = len(set(plan.nodes)), (self.progress.per_gpu_batch, self.progress.accumulation)
-        if split[0] == 0:
-            return self.tuner.first_split(nodes, plan.world)
-        return self.tuner.choose(nodes, plan.world, split, self._epochs_done())
-
-    def _epochs_done(self) -> float:
-        assert self.tuner is not None
-        return self.progress.epoch + self.progress.position / self.tuner.length
 
     def _say_numbers(self) -> None:
         """What everybody should know after this step."""
@@ -448,8 +445,9 @@ class Job:
         numbers[place.FIRST_RANK + self.rank] = self._chronicle.in_phase_s
         if self.leader:
             self.meter.tell(numbers, self.tuner.noise)
-            numbers[place.MICRO], numbers[place.ACCUMULATION] = self._next_split
-            numbers[place.THEIR_MICRO], numbers[place.THEIR_ACCUMULATION] = self._their_split
+            assert self._retuning is not None
+            numbers[place.MICRO], numbers[place.ACCUMULATION] = self._retuning.next_split
+            numbers[place.THEIR_MICRO], numbers[place.THEIR_ACCUMULATION] = self._retuning.their_split
             numbers[place.SCHEDULE : place.FIRST_RANK] = torch.tensor(self.tuner.memory, dtype=torch.float64)
 
     def _record_times(self) -> None:
@@ -473,19 +471,6 @@ class Job:
         if numbers[place.MICRO] > 0.0:
             progress.per_gpu_batch, progress.accumulation = int(numbers[place.MICRO]), int(numbers[place.ACCUMULATION])
 
-    def _retune(self) -> None:
-        """As the leader, decide once in a while how the batch should be split from the step after the next on."""
-        assert self.tuner is not None
-        self._next_split = (0, 0)
-        now, step = time.monotonic(), self.progress.step
-        early = now - self._tuned_at[0] < RETUNE_S or step - self._tuned_at[1] < RETUNE_STEPS
-        if not self.leader or not self.tuner.adaptive or early:
-            return
-        self._tuned_at = now, step
-        chosen = self._split_for(self._plan)
-        if chosen != (self.progress.per_gpu_batch, self.progress.accumulation):
-            self._next_split = chosen
-
     def _report(self, *, last: bool = False) -> None:
         """For the scheduler, once in a while."""
         if not self.leader:
@@ -494,7 +479,7 @@ class Job:
         if self.tuner is None or not (last or self._chronicle.report_is_due):
             return
         target = self._epochs * (self.tuner.epoch_steps if self.tuner.adaptive else 1.0)
-        done = self.progress.scale_invariant if self.tuner.adaptive else self._epochs_done()
+        done = self.progress.scale_invariant if self.tuner.adaptive else self.passes
         fraction = min(1.0, done / max(target, 1e-9))
         report = self._chronicle.report(self.tuner, self._plan, self.progress, self._total, fraction)
         keeper = self._keeper

@@ -64,12 +64,10 @@ class Tuner:
         self._moment.note(gain)
         return gain
 
-    def first_split(self, nodes: int, gpus: int) -> Split:
-        return nearest(self.batch.initial, self._situation(nodes, gpus, (0, 0), 0.0))
-
     def choose(self, nodes: int, gpus: int, split: Split, epoch: float) -> Split:
-        """(per-GPU batch, accumulation) from now on."""
-        return self._schedule.choose(self._situation(nodes, gpus, split, epoch))
+        """(per-GPU batch, accumulation) from now on; before the first step, when `split` is 0, the initial batch."""
+        situation = self._situation(nodes, gpus, split, epoch)
+        return self._schedule.choose(situation) if split[0] > 0 else nearest(self.batch.initial, situation)
 
     def _situation(self, nodes: int, gpus: int, split: Split, epoch: float) -> Situation:
         observations = self.profile.observations() if self.adaptive else ()
