@@ -156,9 +156,9 @@ def test_cancelling_in_any_phase_ends_in_cancelled_once_the_processes_are_gone(p
     assert view.allocations == {}
     if phase in FINAL or phase is Phase.PENDING:
         assert job_of(state).phase is (phase if phase in FINAL else Phase.CANCELLED)
-        assert not view.cancelled
+        assert not view.barred
         return
-    assert [job.id for job in view.cancelled] == ["a"]
+    assert [job.id for job in view.barred] == ["a"]
     if phase is not Phase.STOPPING:
         state.issue(Stop(12.0, "a", 1))
     assert state.apply(JobStopped(13.0, "a", 1)) is True

@@ -16,12 +16,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from fairlead.core import codec
 from fairlead.core.errors import InvalidTransition
+from fairlead.core.facts import Facts
 from fairlead.core.messages import (
     COMMANDS,
     JobCancelled,
     JobExited,
+    JobHeld,
     JobReported,
+    JobReprioritised,
     JobRescaled,
     JobStarted,
     JobStopped,
@@ -49,6 +53,7 @@ SPECS = [
     JobSpec(id="b", gpus=2, gpus_min=1, gpus_max=4, in_place=True),
     JobSpec(id="c", gpus=2, preemptible=False, gpu_types=("fast",), max_restarts=0),
     JobSpec(id="d", gpus=1, gpus_max=8, in_place=True, priority=-3),
+    JobSpec(id="e", gpus=1, depends_on=("a", "d"), backoff_s=5.0, max_restarts=9, tenant="eve", queue="q"),
     JobSpec(id="a", gpus=3),  # the same id again: refused once a is known
 ]
 NODES = [
@@ -62,7 +67,7 @@ NODES = [
 
 HUGE = Observation("gpu", 1, 2, 8, 0, 1e308, 0.0, 2**50)  # two of them would overflow a sum
 
-job_ids = st.sampled_from(["a", "b", "c", "d", "nobody"])
+job_ids = st.sampled_from(["a", "b", "c", "d", "e", "nobody"])
 node_ids = st.sampled_from(["n0", "n1", "n2", "nowhere"])
 delays = st.sampled_from([0.0, 0.25, 10.0, 1000.0, -5.0, -1e6])  # negative: it comes late
 times = delays | st.sampled_from([math.nan, math.inf, -math.inf])
@@ -75,6 +80,8 @@ progress = st.sampled_from([0.0, 0.5, 1.0, 1.5, -1.0, math.nan])
 arbitrary = st.one_of(
     st.builds(JobSubmitted, times, st.sampled_from(SPECS)),
     st.builds(JobCancelled, times, job_ids),
+    st.builds(JobHeld, times, job_ids, st.booleans()),
+    st.builds(JobReprioritised, times, job_ids, st.integers(-2, 2)),
     st.builds(JobStarted, times, job_ids, attempts),
     st.builds(
         JobReported,
@@ -91,7 +98,7 @@ arbitrary = st.one_of(
     st.builds(JobExited, times, job_ids, attempts, st.sampled_from([0, 1, 143, -9])),
     st.builds(NodeJoined, times, st.sampled_from(NODES)),
     st.builds(NodeLost, times, node_ids),
-    st.builds(NodeDrained, times, node_ids, st.booleans()),
+    st.builds(NodeDrained, times, node_ids, st.booleans(), st.sampled_from([None, 7.0])),
     st.builds(Tick, times),
     st.builds(Start, times, job_ids, attempts, allocations),
     st.builds(Resize, times, job_ids, attempts, allocations),
@@ -108,14 +115,14 @@ def everything(state: State) -> Any:
     orders = (sorted(state.released), sorted(state.coming), sorted(view.released), sorted(view.coming))
     facts = (state.now, state.nodes, orders, list(state.live.items()), list(state.finished.items()), stories)
     arrays = [column.tolist() for column in (view.columns.service_gpu_s_J, view.columns.run_s_J, view.columns.held_J)]
-    seen = (view.jobs, view.allocations, view.assigned, view.held, view.shared, view.cancelled)
+    seen = (view.jobs, view.allocations, view.assigned, view.held, view.shared, view.barred)
     return repr((facts, arrays, view.node_columns, seen))
 
 
 def all_but_the_time(state: State) -> Any:
     stories = {job_id: state.story(job_id) for job_id in (*state.live, *state.finished)}
     view = state.snapshot()
-    seen = (view.jobs, view.allocations, view.assigned, view.held, view.shared, view.cancelled)
+    seen = (view.assigned, view.held, view.shared, view.barred)  # not who may run: that changes as time passes
     orders = (sorted(state.released), sorted(state.coming))
     return repr((state.nodes, orders, list(state.live.items()), list(state.finished.items()), stories, seen))
 
@@ -157,7 +164,7 @@ class AnyMessage(RuleBasedStateMachine):
         at = self.state.now + message.at if math.isfinite(message.at) else message.at
         self.tell(type(message)(**{**_fields(message), "at": at}))
 
-    @rule(spec=st.sampled_from(SPECS[:4]))
+    @rule(spec=st.sampled_from(SPECS[:5]))
     def a_job_arrives(self, spec: JobSpec) -> None:
         self.tell(JobSubmitted(self.state.now, spec))
 
@@ -232,7 +239,7 @@ class AnyMessage(RuleBasedStateMachine):
     @invariant()
     def every_index_agrees_with_the_jobs(self) -> None:
         view, live = self.state.snapshot(), list(self.state.live.values())
-        schedulable = {job.id: job for job in live if not job.cancelled}
+        schedulable = {job.id: job for job in live if job.may_run(self.state.now)}
         assert list(view.jobs.items()) == list(schedulable.items())
         assert view.allocations == {job.id: job.allocation for job in schedulable.values() if job.allocation}
         assigned = [gpu for job in schedulable.values() for gpu in _gpus(job.allocation)]
@@ -241,14 +248,21 @@ class AnyMessage(RuleBasedStateMachine):
         assert _gpus_of_masks(view.held) == {gpu for job in live for gpu in _gpus(job.held)}
         assert (
             {job.id for job in live if job.cancelled and job.phase is not Phase.STOPPING}
-            <= {job.id for job in view.cancelled}
-            <= {job.id for job in live if job.cancelled}
+            <= {job.id for job in view.barred}
+            <= {job.id for job in live if job.cancelled or job.on_hold}
         )
         assert_arrays(view, set(assigned))
 
     def teardown(self) -> None:
         again = replay(self.told)
         assert again == self.state
+        facts = json.loads(json.dumps(codec.encode(self.state.facts()), allow_nan=False))
+        restored = State.of(codec.decode(Facts, facts, place="facts"))
+        assert restored == self.state
+        was, now = self.state.snapshot(), restored.snapshot()
+        assert (now.jobs, now.allocations, now.barred, now.usage) == (was.jobs, was.allocations, was.barred, was.usage)
+        assert list(now.jobs) == list(was.jobs)
+        assert _gpus_of_masks(now.held) == _gpus_of_masks(was.held)
         assert everything(again).replace("_version", "") == everything(self.state).replace("_version", "")
         assert replay([decode(json.loads(json.dumps(encode(message)))) for message in self.told]) == self.state
         for view, seen in self.views:
@@ -282,7 +296,8 @@ def assert_job(job: Job, state: State) -> None:
 def assert_grew(earlier: Job, job: Job) -> None:
     for count in ("attempt", "failures", "preemptions", "service_gpu_s", "run_s", "since", "accounted_at", "cancelled"):
         assert getattr(job, count) >= getattr(earlier, count)
-    assert (job.spec, job.submitted_at) == (earlier.spec, earlier.submitted_at)
+    assert replace(job.spec, priority=0) == replace(earlier.spec, priority=0)
+    assert job.submitted_at == earlier.submitted_at
     assert earlier.phase not in FINAL or job == earlier
 
 

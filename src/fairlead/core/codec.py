@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -95,6 +96,10 @@ def _decode_scalar(hint: Any, value: Any, place: str) -> Any:
             number = math.inf
         if math.isfinite(number):
             return number
+    elif isinstance(hint, type) and issubclass(hint, StrEnum):
+        if value in hint._value2member_map_:
+            return hint(value)
+        raise InvalidSpec(f"{place} is {value!r}; expected one of {', '.join(hint)}")
     elif hint in _WANTED and type(value) is hint and (hint is not int or abs(value) <= LARGEST):
         return value
     raise InvalidSpec(f"{place} is {value!r}; expected {_WANTED.get(hint, str(hint))}")

@@ -10,6 +10,9 @@ from fairlead.core.types import JobSpec, Phase
 #: An exit code by which an attempt asks to be queued again: 128 + SIGTERM.
 REQUEUE_ME = 143
 
+#: However often it failed, a job waits no longer than this for another try.
+LONGEST_BACKOFF_S = 300.0
+
 
 class Standing(Protocol):
     """What the rule has to know of a job before the end."""
@@ -37,5 +40,11 @@ def after_the_end(event: JobExited | JobStopped, job: Standing) -> tuple[Phase, 
         return Phase.SUCCEEDED, job.failures
     if event.code == REQUEUE_ME or job.cancelled or job.phase is Phase.STOPPING:
         return requeued(job), job.failures
-    failures = job.failures + 1
-    return (Phase.FAILED if failures > job.spec.max_restarts else Phase.PENDING), failures
+    failures, spec = job.failures + 1, job.spec
+    hopeless = event.final or (spec.restart_on and event.code not in spec.restart_on)
+    return (Phase.FAILED if hopeless or failures > spec.max_restarts else Phase.PENDING), failures
+
+
+def tried_again_at(job: Standing, failures: int, now: float) -> float:
+    """When the next attempt may begin, after so many failures."""
+    return now + min(LONGEST_BACKOFF_S, job.spec.backoff_s * 2.0 ** min(failures - 1, 64))

@@ -39,6 +39,7 @@ def learn(job: Job, report: JobReported, gpu_type: str) -> Belief:
         regimes=regimes,
         noise_scale=belief.noise_scale if report.noise_scale is None else report.noise_scale,
         observations=observations,
+        bounds=report.bounds or belief.bounds,
     )
 
 

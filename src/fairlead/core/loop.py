@@ -84,9 +84,10 @@ class Cadence:
             parts.append(f"{Decimal(repr(float(self.period_s))).normalize():f}s")  # every digit, no exponent
         return "+".join(parts)
 
-    def next(self, now: float, plan: Plan) -> float:
-        """When to decide if nothing happens before."""
-        review_at = plan.review_at if self.on_events and plan.review_at > now else math.inf
+    def next(self, now: float, plan: Plan, wakes_at: float = math.inf) -> float:
+        """When to decide if nothing happens before. At `wakes_at` a job comes back by itself."""
+        reviews = (plan.review_at, wakes_at) if self.on_events else ()
+        review_at = min((at for at in reviews if at > now), default=math.inf)
         if self.period_s is None:
             return review_at
         turn = math.floor(now / self.period_s) + 1
@@ -102,7 +103,7 @@ class Cadence:
 def run(policy: Policy, backend: Backend, *, state: State, journal: Journal, cadence: Cadence) -> None:
     """Decide until the world ends."""
     plan = Plan()
-    deadline = cadence.next(state.now, plan)
+    deadline = cadence.next(state.now, plan, state.wakes_at)
     while (events := backend.wait(deadline)) is not None:
         for event in events:  # 1. learn what happened
             before = state.now
@@ -126,4 +127,4 @@ def run(policy: Policy, backend: Backend, *, state: State, journal: Journal, cad
         journal.commit()
         for command in commands:
             backend.execute(command)
-        deadline = cadence.next(state.now, plan)
+        deadline = cadence.next(state.now, plan, state.wakes_at)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, get_args
 
 from fairlead.core import codec
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.types import Allocation, JobSpec, Node, Observation
+from fairlead.core.types import Allocation, Batch, JobSpec, Node, Observation
 
 #: Version of the JSON form. A reader accepts its own and every older one.
 VERSION = 1
@@ -32,6 +32,27 @@ class JobCancelled:
 
     at: float
     job: str
+    #: Who did so, and why, where that is known.
+    by: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobHeld:
+    """A user wants a job to hold no GPUs until further notice, or lets it go on. If it runs, it gives its GPUs up."""
+
+    at: float
+    job: str
+    on_hold: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class JobReprioritised:
+    """A user gave a job another priority."""
+
+    at: float
+    job: str
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +78,10 @@ class JobReported:
     observations: tuple[Observation, ...] = ()
     #: The progress is in a checkpoint: from here on, this is what a fault leaves.
     saved: bool = False
+    #: Within which its script lets the batch change.
+    bounds: Batch | None = None
+    #: How long its last change of GPUs kept it from training, if there was one since the last report.
+    paused_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +111,8 @@ class JobExited:
     attempt: int
     code: int = 0
     detail: str = ""
+    #: Another attempt would end in the same way.
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +138,8 @@ class NodeDrained:
     at: float
     node: str
     draining: bool = True
+    #: When it has to be empty; None if whoever is there may stay.
+    by: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +196,8 @@ class Release:
 
 AttemptEvent: TypeAlias = JobStarted | JobReported | JobRescaled | JobStopped | JobExited
 NodeEvent: TypeAlias = NodeJoined | NodeLost | NodeDrained
-Event: TypeAlias = JobSubmitted | JobCancelled | AttemptEvent | NodeEvent | Tick
+UserEvent: TypeAlias = JobSubmitted | JobCancelled | JobHeld | JobReprioritised
+Event: TypeAlias = UserEvent | AttemptEvent | NodeEvent | Tick
 Command: TypeAlias = Start | Resize | Stop | Rent | Release
 Message: TypeAlias = Event | Command
 

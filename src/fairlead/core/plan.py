@@ -119,7 +119,7 @@ def reconcile(view: Snapshot, plan: Plan, changed: list[str]) -> list[Command]:
     A GPU that is still being released is not given away: its next job's command comes when this is called again
     after the release. So is that of a job which cannot follow yet, because it starts, rescales or stops.
     """
-    commands: list[Command] = [_stop(view, job) for job in view.cancelled if job.phase is not Phase.STOPPING]
+    commands = [command for job in view.barred if (command := _part_with(view, job)) is not None]
     gaining: list[tuple[Job, Allocation]] = []
     for job_id in changed:
         job, target = view.jobs[job_id], plan.allocations.get(job_id, NOTHING)
@@ -138,6 +138,13 @@ def reconcile(view: Snapshot, plan: Plan, changed: list[str]) -> list[Command]:
         elif command is not None:
             commands.append(command)
     return commands + _break_circles(view, blocked) + _orders(view, plan)
+
+
+def _part_with(view: Snapshot, job: Job) -> Command | None:
+    """What makes a job let go of its GPUs that may not run; None if it is under way, or has to settle first."""
+    if job.cancelled or not job.spec.in_place:
+        return None if job.phase is Phase.STOPPING else _stop(view, job)
+    return Resize(view.now, job.id, job.attempt, NOTHING) if job.phase is Phase.RUNNING else None
 
 
 def _orders(view: Snapshot, plan: Plan) -> list[Command]:
@@ -191,7 +198,7 @@ def _is_free(in_the_way: Mapping[str, int], job: Job, target: Allocation) -> boo
 def _in_the_way(view: Snapshot, plan: Plan) -> dict[str, int]:
     """Per node, the GPUs that somebody holds whom the plan does not have there: packed mates may share the others."""
     masks: dict[str, int] = {}
-    for job in (*view.jobs.values(), *view.cancelled):
+    for job in (*view.jobs.values(), *view.barred):
         for node, mask in (job.held - plan.allocations.get(job.id, NOTHING)).masks:
             masks[node] = masks.get(node, 0) | mask
     return masks

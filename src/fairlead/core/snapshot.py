@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.core.types import Allocation, Belief, Job, Node, Phase
+from fairlead.core.usage import Ledger
 
 Floats = NDArray[np.float64]
 
@@ -80,7 +81,8 @@ class Snapshot:
     """One moment of the cluster. Its mappings must not be changed by whoever holds it."""
 
     now: float
-    #: Live jobs in order of arrival, without those whose cancellation is under way.
+    #: Live jobs that may run now, in order of arrival: none that was cancelled or put on hold, that waits for others
+    #: to succeed, or for its time to be tried again.
     jobs: Mapping[str, Job]
     nodes: Mapping[str, Node]
     #: What each job was last told to hold; jobs that hold nothing are absent.
@@ -99,8 +101,10 @@ class Snapshot:
     fair_gpu_s: float = 0.0
     #: By model: what earlier and other jobs that train it have taught of it.
     lore: Mapping[str, Belief] = field(default_factory=dict)
-    #: Cancelled jobs that still have processes: to be stopped, or being stopped.
-    cancelled: tuple[Job, ...] = ()
+    #: Jobs that may not run but have processes: they are cancelled or on hold, and on their way out.
+    barred: tuple[Job, ...] = ()
+    #: What jobs have used and use.
+    ledger: Ledger = field(default_factory=Ledger)
     #: True remaining seconds of a job, for policies that declare themselves oracles; only the simulator has one.
     oracle: Callable[[str], float] | None = None
     #: For the same policies, where their world can tell.
@@ -108,6 +112,12 @@ class Snapshot:
     _table: Table | None = field(default=None, compare=False, repr=False)
     _node_table: NodeTable | None = field(default=None, compare=False, repr=False)
     _version: tuple[int, int] = field(default=(-1, -1), compare=False, repr=False)
+
+    @property
+    def usage(self) -> Mapping[tuple[str, str], float]:
+        """GPU-seconds held so far by (queue, tenant); what is long past counts less (`core.usage`)."""
+        using = ((job.spec, job.allocation.total, job.accounted_at) for job in (*self.jobs.values(), *self.barred))
+        return self.ledger.at(self.now, using)
 
     @property
     def columns(self) -> Columns:
@@ -141,8 +151,8 @@ class Snapshot:
         return table.columns()
 
 
-_GPUS, _SUBMITTED, _PRIORITY, _PREEMPTIBLE, _ESTIMATE, _DEMAND = range(6)  # never change
-_HELD, _SERVICE, _RUN, _LAST_RAN, _SINCE, _AT, _RUNNING = range(6, 13)
+_GPUS, _SUBMITTED, _PREEMPTIBLE, _ESTIMATE, _DEMAND = range(5)  # never change
+_PRIORITY, _HELD, _SERVICE, _RUN, _LAST_RAN, _SINCE, _AT, _RUNNING = range(5, 13)
 
 
 class Table:
@@ -176,10 +186,10 @@ class Table:
             spec = job.spec
             cells[_GPUS, row] = spec.gpus
             cells[_SUBMITTED, row] = job.submitted_at
-            cells[_PRIORITY, row] = spec.priority
             cells[_PREEMPTIBLE, row] = spec.preemptible
             cells[_ESTIMATE, row] = np.inf if spec.estimate_s is None else spec.estimate_s
             cells[_DEMAND, row] = self._demands.setdefault((spec.gpus, spec.gpu_types), len(self._demands))
+        cells[_PRIORITY, row] = job.spec.priority
         cells[_HELD, row] = job.allocation.total
         cells[_SERVICE, row] = job.service_gpu_s
         cells[_RUN, row] = job.run_s

@@ -13,8 +13,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from fairlead.core.ending import after_the_end, requeued
+from fairlead.core.ending import after_the_end, requeued, tried_again_at
 from fairlead.core.errors import InvalidTransition
+from fairlead.core.facts import Facts
 from fairlead.core.learning import learn, recall
 from fairlead.core.messages import (
     AttemptEvent,
@@ -22,7 +23,9 @@ from fairlead.core.messages import (
     Event,
     JobCancelled,
     JobExited,
+    JobHeld,
     JobReported,
+    JobReprioritised,
     JobRescaled,
     JobStarted,
     JobStopped,
@@ -38,9 +41,10 @@ from fairlead.core.messages import (
     Stop,
     Tick,
 )
-from fairlead.core.occupancy import Occupancy
-from fairlead.core.snapshot import NodeTable, Snapshot, Table
-from fairlead.core.types import NOTHING, Allocation, Belief, Job, Node, Phase, Plan
+from fairlead.core.roster import Roster
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import NOTHING, Belief, Job, Node, Phase, Plan
+from fairlead.core.usage import HALF_LIFE_S, Ledger
 
 PENDING, STARTING, RUNNING, RESCALING = Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.RESCALING
 SUSPENDED, STOPPING = Phase.SUSPENDED, Phase.STOPPING
@@ -66,6 +70,8 @@ TRANSITIONS: dict[type, dict[Phase, Phase | str]] = {
     JobStopped: dict.fromkeys((STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), REQUEUED),
     JobExited: dict.fromkeys((STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), ENDED),
     JobCancelled: {PENDING: CANCELLED, **dict.fromkeys((STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), SAME)},
+    JobHeld: dict.fromkeys((PENDING, STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), SAME),
+    JobReprioritised: dict.fromkeys((PENDING, STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), SAME),
     NodeLost: dict.fromkeys((STARTING, RUNNING, RESCALING, STOPPING), REQUEUED),
 }
 
@@ -76,7 +82,8 @@ _STORY_LENGTH = 64
 class State:
     """Jobs, nodes and who holds which GPU. Owned by one loop; everyone else gets snapshots."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, half_life_s: float = HALF_LIFE_S, keep_finished: int | None = None) -> None:
+        """`half_life_s`: after so long, use counts half in `Snapshot.usage`. `keep_finished`: jobs not to forget."""
         #: The latest time any message carried. Never goes back, even if a message does.
         self.now = 0.0
         #: GPU-seconds that one of the live jobs would have had, if all had shared equally from the beginning.
@@ -87,31 +94,69 @@ class State:
         self.coming: frozenset[str] = frozenset()
         self._open_gpus = 0  # of nodes where something new may be placed
         self._nodes_view: dict[str, Node] | None = None  # a copy for snapshots, void once a node changes
-        #: Every job whose phase is not final, in order of arrival.
-        self.live: dict[str, Job] = {}
-        self.finished: dict[str, Job] = {}
-        self._schedulable: dict[str, Job] = {}  # live, not cancelled
-        self._allocations: dict[str, Allocation] = {}  # non-empty allocations of schedulable jobs
-        self._assigned = Occupancy()  # of _allocations
-        self._held = Occupancy()  # of every live job's `held`
-        self._table = Table()  # the columns of _schedulable
-        self._node_table = NodeTable()  # the columns of nodes, with what _assigned takes of them
+        self._jobs = Roster(keep_finished=keep_finished)
+        self._dependents: dict[str, list[str]] = {}  # job -> those that wait for it to succeed
+        self._ledger = Ledger(half_life_s)
         self._lore: dict[str, Belief] = {}  # by model; never changed in place, so snapshots share it
         self._stories: dict[str, list[Message]] = {}
-        self._gaps = 0  # entries taken out of the dictionaries that snapshots copy, since they were last packed
+
+    @property
+    def live(self) -> dict[str, Job]:
+        """Every job whose phase is not final, in order of arrival."""
+        return self._jobs.live
+
+    @property
+    def finished(self) -> dict[str, Job]:
+        """The others, or the last of them."""
+        return self._jobs.finished
+
+    @property
+    def wakes_at(self) -> float:
+        """When somebody may run again who may not run now, without anything else happening."""
+        return self._jobs.wakes_at
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, State):
             return NotImplemented
-        return self._facts() == other._facts()
+        return self.facts() == other.facts()
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def _facts(self) -> tuple[Any, ...]:
-        return (self.now, self.nodes, self.released, self.coming, list(self.live.items()), self.finished)
+    def facts(self) -> Facts:
+        """Everything but the stories."""
+        return Facts(
+            now=self.now,
+            fair_gpu_s=self.fair_gpu_s,
+            nodes=tuple(self.nodes.values()),
+            released=tuple(sorted(self.released)),
+            coming=tuple(sorted(self.coming)),
+            live=tuple(self.live.values()),
+            finished=tuple(self.finished.values()),
+            usage=tuple((*account, *used) for account, used in self._ledger.entries.items()),
+            half_life_s=self._ledger.half_life_s,
+            keep_finished=self._jobs.keep_finished,
+            lore=self._lore,
+        )
+
+    @classmethod
+    def of(cls, facts: Facts) -> State:
+        """The state that knows just this."""
+        state = cls(half_life_s=facts.half_life_s, keep_finished=facts.keep_finished)
+        state.now, state.fair_gpu_s = facts.now, facts.fair_gpu_s
+        state.released, state.coming = frozenset(facts.released), frozenset(facts.coming)
+        state._lore = dict(facts.lore)
+        for node in facts.nodes:
+            state._put_node(node)
+        for queue, tenant, gpu_s, at in facts.usage:
+            state._ledger.entries[queue, tenant] = (gpu_s, at)
+        for job in (*facts.finished, *facts.live):
+            state._jobs.put(None, job, facts.now)
+            for other in job.waits_for if not job.phase.final else ():
+                state._dependents.setdefault(other, []).append(job.id)
+        return state
 
     def job(self, job_id: str) -> Job | None:
-        return self.live.get(job_id) or self.finished.get(job_id)
+        return self._jobs.find(job_id)
 
     def story(self, job_id: str) -> list[Message]:
         """What happened to a job, oldest first; the distant past of a long life is forgotten."""
@@ -119,35 +164,35 @@ class State:
 
     def follows(self, plan: Plan) -> bool:
         """Was everybody told to be where the plan wants them, and every node to be there that it wants?"""
+        jobs = self._jobs
         return (
-            self._allocations == plan.allocations
-            and len(self.live) == len(self._schedulable)
+            jobs.allocations == plan.allocations
+            and all(job.phase is SUSPENDED and not job.cancelled for job in jobs.barred.values())
             and (plan.nodes is None or self.nodes.keys() - self.released == plan.nodes)
         )
 
     def snapshot(self) -> Snapshot:
         if self._nodes_view is None:
             self._nodes_view = self.nodes.copy()
-        if self._gaps > len(self._schedulable) // 4:
-            self._pack()
+        jobs = self._jobs
+        jobs.tidy()
         return Snapshot(
             now=self.now,
             fair_gpu_s=self.fair_gpu_s,
-            jobs=self._schedulable.copy(),
+            jobs=jobs.schedulable.copy(),
             nodes=self._nodes_view,
-            allocations=self._allocations.copy(),
-            assigned=self._assigned.masks.copy(),
-            held=self._held.masks.copy(),
-            shared=self._assigned.shared,
+            allocations=jobs.allocations.copy(),
+            assigned=jobs.assigned.masks.copy(),
+            held=jobs.held.masks.copy(),
+            shared=jobs.assigned.shared,
             released=self.released,
             coming=self.coming,
             lore=self._lore,
-            cancelled=tuple(job for job in self.live.values() if job.cancelled)
-            if len(self.live) > len(self._schedulable)
-            else (),
-            _table=self._table,
-            _node_table=self._node_table,
-            _version=(self._table.version, self._node_table.version),
+            barred=tuple(jobs.barred.values()),
+            ledger=self._ledger.copy(),
+            _table=jobs.table,
+            _node_table=jobs.node_table,
+            _version=(jobs.table.version, jobs.node_table.version),
         )
 
     # -- facts ---------------------------------------------------------------------------------------------------
@@ -161,18 +206,19 @@ class State:
                 applied = True
             case JobSubmitted():
                 applied = self._submit(event)
-            case JobCancelled():
-                applied = self._cancel(event)
+            case JobCancelled() | JobHeld() | JobReprioritised():
+                applied = self._wish(event)
             case NodeJoined() | NodeLost() | NodeDrained():
                 applied = self._apply_to_node(event)
             case _:
                 applied = self._apply_to_attempt(event)
         self.now, self.fair_gpu_s = max(self.now, event.at), fair_gpu_s
+        self._jobs.wake(self.now)
         return applied
 
     def _fair_at(self, at: float) -> float:
         """`fair_gpu_s` at a time from now on, if nothing changes before."""
-        return self.fair_gpu_s + max(0.0, at - self.now) * self._open_gpus / max(1, len(self._schedulable))
+        return self.fair_gpu_s + max(0.0, at - self.now) * self._open_gpus / max(1, len(self._jobs.schedulable))
 
     def _submit(self, event: JobSubmitted) -> bool:
         spec = event.spec
@@ -181,18 +227,39 @@ class State:
                 return False
             raise InvalidTransition(f"job id {spec.id!r} is taken by another job; submit under a new id")
         at = max(self.now, event.at)
+        waits_for = tuple(each for each in spec.depends_on if not self._has_succeeded(each, event))
         self._remember(spec.id, event)
+        for other in waits_for:
+            self._dependents.setdefault(other, []).append(spec.id)
         fair_from = self._fair_at(at)
-        self._index(None, Job(spec=spec, submitted_at=at, since=at, accounted_at=at, fair_from_gpu_s=fair_from))
+        job = Job(spec, at, since=at, accounted_at=at, fair_from_gpu_s=fair_from, waits_for=waits_for)
+        self._jobs.put(None, job, at)
         return True
 
-    def _cancel(self, event: JobCancelled) -> bool:
+    def _has_succeeded(self, job_id: str, event: JobSubmitted) -> bool:
+        job = self.job(job_id)
+        if job is None or job.phase in (FAILED, CANCELLED):
+            fate = "is not known" if job is None else f"has {job.phase}"
+            raise InvalidTransition(f"{_brief(event)}: job {event.spec.id} depends on job {job_id!r}, which {fate}")
+        return job.phase is SUCCEEDED
+
+    def _wish(self, event: JobCancelled | JobHeld | JobReprioritised) -> bool:
+        """What a user wants of a job that is there already."""
         job = self._find(event, event.job)
         if job.cancelled or job.phase.final:
             return False
         following = self._following(event, job)
+        changes: dict[str, Any] = {}
+        if isinstance(event, JobCancelled):
+            changes = {"phase": job.phase if following is SAME else following, "cancelled": True}
+        elif isinstance(event, JobHeld):
+            changes = {"on_hold": event.on_hold}
+        else:
+            changes = {"spec": replace(job.spec, priority=event.priority)}
+        if all(getattr(job, name) == value for name, value in changes.items()):
+            return False
         self._remember(job.id, event)
-        self._change(job, event.at, phase=job.phase if following is SAME else following, cancelled=True)
+        self._change(job, event.at, **changes)
         return True
 
     def _apply_to_attempt(self, event: AttemptEvent) -> bool:
@@ -207,14 +274,23 @@ class State:
         elif following is SAME:
             return False
         elif isinstance(event, JobExited | JobStopped):
-            phase, failures = after_the_end(event, job)
-            self._release(job, event.at, phase, failures=failures)
+            self._release(job, event.at, **self._ended(event, job))
         elif following is SETTLED:
             self._change(job, event.at, phase=RUNNING if job.allocation else SUSPENDED, releasing=NOTHING)
         else:
             self._change(job, event.at, phase=following)
         self._remember(job.id, event)
         return True
+
+    def _ended(self, event: JobExited | JobStopped, job: Job) -> dict[str, Any]:
+        """How a job is after its attempt has ended."""
+        phase, failures = after_the_end(event, job)
+        changes: dict[str, Any] = {"phase": phase, "failures": failures}
+        if isinstance(event, JobExited):
+            changes |= {"exit_code": event.code, "detail": event.detail}
+        if phase is PENDING and failures > job.failures and job.spec.backoff_s > 0.0:
+            changes["not_before"] = tried_again_at(job, failures, max(self.now, event.at))
+        return changes
 
     def _report(self, event: JobReported, job: Job) -> None:
         if not 0.0 <= event.progress <= 1.0:
@@ -223,8 +299,11 @@ class State:
             raise self._refusal(event, job, f"batch {event.batch} is not at least 1")
         if event.noise_scale is not None and not math.isfinite(event.noise_scale):
             raise self._refusal(event, job, f"noise scale {event.noise_scale} is not a finite number")
+        if event.paused_s is not None and not 0.0 <= event.paused_s < math.inf:
+            raise self._refusal(event, job, f"a pause of {event.paused_s} s is not a finite number of at least 0")
         gpu_type = self.nodes[job.allocation.shares[0][0]].gpu_type if job.allocation else ""
-        self._change(job, event.at, belief=learn(job, event, gpu_type))
+        pause = {} if event.paused_s is None else {"rescale_s": event.paused_s}
+        self._change(job, event.at, belief=learn(job, event, gpu_type), **pause)
         self._lore = recall(self._lore, self.live[job.id], event)
 
     def _apply_to_node(self, event: NodeJoined | NodeLost | NodeDrained) -> bool:
@@ -234,14 +313,15 @@ class State:
         if node is None:
             raise InvalidTransition(f"{_brief(event)}: no such node; known are {', '.join(self.nodes) or 'none'}")
         if isinstance(event, NodeDrained):
-            self._put_node(replace(node, draining=event.draining))
-            return node.draining != event.draining
+            drained = replace(node, draining=event.draining, drain_by=event.by if event.draining else None)
+            self._put_node(drained)
+            return node != drained
         if not node.healthy:
             return False
         self._put_node(replace(node, healthy=False))
         for job in [j for j in self.live.values() if (j.allocation or j.releasing) and node.id in j.held.nodes]:
             self._remember(job.id, event)
-            self._release(job, event.at, requeued(job))
+            self._release(job, event.at, phase=requeued(job))
         return True
 
     def _join(self, event: NodeJoined) -> bool:
@@ -251,7 +331,7 @@ class State:
         if (
             known is not None
             and (node.gpus, node.gpu_type) != (known.gpus, known.gpu_type)
-            and self._held.masks.get(node.id)
+            and self._jobs.held.masks.get(node.id)
         ):
             raise InvalidTransition(
                 f"{_brief(event)}: node {node.id} joins with {node.gpus} x {node.gpu_type} while jobs hold some of its "
@@ -277,6 +357,8 @@ class State:
         expected = job.attempt + 1 if isinstance(command, Start) else job.attempt
         if command.attempt != expected:
             raise self._refusal(command, job, f"its attempt should be {expected}")
+        if isinstance(command, Start) and not job.may_run(max(self.now, command.at)):
+            raise self._refusal(command, job, "it may not run now: it is on hold, waits for others, or failed just now")
         if not isinstance(command, Stop) and (fault := self._fault(command)):
             raise self._refusal(command, job, fault)
         self._remember(job.id, command)
@@ -319,8 +401,8 @@ class State:
 
     # -- the one way a job changes -------------------------------------------------------------------------------
 
-    def _release(self, job: Job, at: float, phase: Phase, **changes: Any) -> None:
-        self._change(job, at, phase=phase, allocation=NOTHING, releasing=NOTHING, **changes)
+    def _release(self, job: Job, at: float, **changes: Any) -> None:
+        self._change(job, at, allocation=NOTHING, releasing=NOTHING, **changes)
 
     def _change(self, job: Job, at: float, **changes: Any) -> None:
         """Replace a job by its next version: account for the time until now, and keep every index true."""
@@ -329,61 +411,28 @@ class State:
             changes |= {"service_gpu_s": job.service_at(now), "run_s": job.run_at(now), "last_ran_at": now}
         if job.allocation:
             changes["held_gpu_s"] = job.held_at(now)
+            self._ledger.add(job.spec, job.allocation.total, job.accounted_at, now)
         changes["accounted_at"] = now
         if (phase := changes.get("phase", job.phase)) is not job.phase:
             changes["since"] = now
             if phase is RUNNING:
                 changes["start_s" if job.phase is STARTING else "rescale_s"] = now - job.since
-        self._index(job, replace(job, **changes))
+        self._jobs.put(job, replace(job, **changes), now)
+        if phase is SUCCEEDED:
+            self._succeeded(job.id, now)
 
-    def _index(self, old: Job | None, new: Job) -> None:
-        """Let every index know that `old` has become `new`."""
-        job_id, schedulable = new.spec.id, not (new.phase.final or new.cancelled)
-        if new.phase.final:
-            self.live.pop(job_id, None)
-            self.finished[job_id] = new
-        else:
-            self.live[job_id] = new
-        if schedulable:
-            self._schedulable[job_id] = new
-            self._table.put(new)
-        elif self._schedulable.pop(job_id, None) is not None:
-            self._table.drop(job_id)
-        was_held = (NOTHING, NOTHING) if old is None else (old.allocation, old.releasing)
-        for before, after in zip(was_held, (new.allocation, new.releasing), strict=True):
-            if before is not after:
-                self._held.remove(before)
-                self._held.add(after)
-        self._assign(
-            job_id,
-            NOTHING if old is None or old.cancelled else old.allocation,
-            new.allocation if schedulable else NOTHING,
-        )
-
-    def _assign(self, job_id: str, before: Allocation, after: Allocation) -> None:
-        if before is after:
-            return
-        for node, gpus in self._assigned.remove(before):
-            self._node_table.use(node, -gpus)
-        for node, gpus in self._assigned.add(after):
-            self._node_table.use(node, gpus)
-        if after:
-            self._allocations[job_id] = after
-        else:
-            self._allocations.pop(job_id, None)
-            self._gaps += 1
-
-    def _pack(self) -> None:
-        """Python copies a dictionary several times as fast if few entries were taken out of it."""
-        self._schedulable, self._allocations = dict(self._schedulable.items()), dict(self._allocations.items())
-        self._gaps = 0
+    def _succeeded(self, job_id: str, now: float) -> None:
+        """Those that waited for it wait no longer."""
+        for other in self._dependents.pop(job_id, ()):
+            if (job := self.live.get(other)) is not None:
+                self._change(job, now, waits_for=tuple(each for each in job.waits_for if each != job_id))
 
     def _put_node(self, node: Node) -> None:
         known = self.nodes.get(node.id)
         self._open_gpus += (node.gpus if node.open else 0) - (known.gpus if known is not None and known.open else 0)
         self.nodes[node.id] = node
         self._nodes_view = None
-        self._node_table.put(node)
+        self._jobs.node_table.put(node)
 
     # -- refusing ------------------------------------------------------------------------------------------------
 
@@ -420,7 +469,7 @@ class State:
         if node.id in self.coming:
             return "is on its way; wait for NodeJoined"
         if isinstance(command, Release):
-            if self._held.masks.get(node.id):
+            if self._jobs.held.masks.get(node.id):
                 return "is in use: jobs hold some of its GPUs; stop or move them first"
             return "" if node.healthy else "is not there to be released"
         if node.healthy:

@@ -62,11 +62,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What the user asked for. Never changes."""
+    """What the user asked for. Only its priority can be changed later."""
 
     id: str
     name: str = ""
+    #: Who asked, and the line it was put into: quotas and fair shares are theirs.
     tenant: str = "default"
+    queue: str = "default"
     command: tuple[str, ...] = ()
     #: What a policy that does not resize gives the job. Within [gpus_min, gpus_max].
     gpus: int = 1
@@ -84,7 +86,13 @@ class JobSpec:
     deadline: float | None = None
     #: The most it may cost, in the unit of the nodes' prices.
     budget: float | None = None
+    #: Jobs that must have succeeded before it may start.
+    depends_on: tuple[str, ...] = ()
     max_restarts: int = 3
+    #: Exit codes after which it is tried again; empty means all but 0.
+    restart_on: tuple[int, ...] = ()
+    #: Seconds between a failure and the next try, doubled with every further one.
+    backoff_s: float = 0.0
     batch: Batch | None = None
     scaling_rule: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -105,7 +113,7 @@ class JobSpec:
             raise InvalidSpec(f"job {self.id}: priority is {self.priority}; expected at most {LARGEST} either way")
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise InvalidSpec(f"job {self.id}: weight is {self.weight}; expected a positive number")
-        for name in ("estimate_s", "deadline", "budget"):
+        for name in ("estimate_s", "deadline", "budget", "backoff_s"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise InvalidSpec(f"job {self.id}: {name} is {value}; expected a finite number of at least 0")
@@ -136,6 +144,8 @@ class Node:
     draining: bool = False
     price_per_hour: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
+    #: While it drains: when it has to be empty; None if whoever is there may stay.
+    drain_by: float | None = None
 
     def __post_init__(self) -> None:
         if not self.id or not 1 <= self.gpus <= MOST_GPUS:
@@ -271,6 +281,8 @@ class Belief:
     noise_scale: float | None = None
     #: One per configuration ever measured.
     observations: tuple[Observation, ...] = ()
+    #: Of its batch, as its script says.
+    bounds: Batch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +322,15 @@ class Job:
     rescale_s: float | None = None
     #: The user wants it gone: it is stopped, and then final.
     cancelled: bool = False
+    #: The user wants it to hold no GPUs until further notice.
+    on_hold: bool = False
+    #: Jobs it depends on that have not succeeded yet.
+    waits_for: tuple[str, ...] = ()
+    #: After a failure: when it may be tried again.
+    not_before: float = 0.0
+    #: How its last attempt that ended by itself did so.
+    exit_code: int | None = None
+    detail: str = ""
     belief: Belief = Belief()
 
     @property
@@ -320,6 +341,10 @@ class Job:
     def held(self) -> Allocation:
         """Every GPU nobody else may use now."""
         return self.allocation | self.releasing
+
+    def may_run(self, now: float) -> bool:
+        """Is it for the policy to decide whether it gets GPUs?"""
+        return not (self.cancelled or self.on_hold or self.waits_for or self.not_before > now)
 
     def service_at(self, now: float) -> float:
         """GPUs x seconds spent RUNNING until `now`: the attained service of 2D-LAS."""

@@ -126,7 +126,7 @@ def _appraise(
     known = [(job, belief) for job, belief in jobs if belief.observations]
     fits = _fits([belief for _, belief in known], gpu_type, ratios)
     models = [
-        Model(fit.params, max(0.0, belief.noise_scale or 0.0), job.spec.batch or _as_measured(belief.observations))
+        Model(fit.params, max(0.0, belief.noise_scale or 0.0), _batch(job, belief))
         for (job, belief), fit in zip(known, fits, strict=True)
     ]
     limits = [min(ceiling, _most(job, belief, gpu_type)) for job, belief in known]
@@ -154,9 +154,11 @@ def _most(job: Job, belief: Belief, gpu_type: str) -> int:
     return min(job.spec.most, max(job.spec.least, GROWTH * max(seen, job.allocation.total)))
 
 
-def _as_measured(observations: Sequence[Observation]) -> Batch:
-    """The batch of a job that never declared one: what it was first seen with."""
-    first = observations[0]
+def _batch(job: Job, belief: Belief) -> Batch:
+    """As its user or its script declared it; else what it was first seen with."""
+    if declared := job.spec.batch or job.belief.bounds:
+        return declared
+    first = belief.observations[0]
     total = max(1, first.gpus * first.per_gpu_batch * (first.accumulation + 1))
     return Batch(total, total)
 

@@ -22,7 +22,9 @@ from fairlead.core.messages import (
     AttemptEvent,
     JobCancelled,
     JobExited,
+    JobHeld,
     JobReported,
+    JobReprioritised,
     JobRescaled,
     JobStarted,
     JobStopped,
@@ -88,8 +90,7 @@ class Ledger:
             NodeLost: self._lose,
             Release: self._lose,
             Rent: lambda _: None,
-            NodeDrained: lambda _: None,
-            Tick: lambda _: None,
+            **dict.fromkeys((JobHeld, JobReprioritised, NodeDrained, Tick), lambda _: None),
             **dict.fromkeys((JobStarted, JobReported, JobRescaled, JobStopped, JobExited), self._follow),
         }
 

@@ -102,7 +102,7 @@ def _facts(view: Snapshot) -> dict[str, object]:
         "held": repr(view.held),
         "released": view.released,
         "coming": view.coming,
-        "cancelled": repr(view.cancelled),
+        "barred": repr(view.barred),
     }
     for name in ("columns", "node_columns"):
         arrays = getattr(view, name)

@@ -16,7 +16,7 @@ def show(view: Snapshot) -> str:
     lines = [f"at {view.now:g} s: {len(view.nodes)} nodes, {len(view.jobs)} jobs"]
     lines += _some(_node(node) for node in view.nodes.values())
     lines += _some(_job(job, view.now) for job in view.jobs.values())
-    lines += [f"  job {job.id} is cancelled, holds {job.held}" for job in view.cancelled[:_SHOWN]]
+    lines += [f"  job {job.id} may not run any more, holds {job.held}" for job in view.barred[:_SHOWN]]
     return "\n".join(lines)
 
 

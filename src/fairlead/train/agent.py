@@ -119,17 +119,20 @@ class Agent:
         env: Mapping[str, str] | None = None,
         devices: Sequence[str] | None = None,
         logs: Path | None = None,
+        log_name: Callable[[int], str] = "w{}.log".format,
+        workdir: str | None = None,
         max_restarts: int = 3,
         patience: Patience | None = None,
         on_event: Callable[[Message], None] | None = None,
     ) -> None:
-        """`devices` are what a worker on GPU 0, 1, ... is told to see, as in CUDA_VISIBLE_DEVICES."""
+        """`devices` are what a worker on GPU 0, 1, ... is told to see, as in CUDA_VISIBLE_DEVICES. `log_name` is of the
+        first, second, ... worker's file in `logs`."""
         if not command:
             raise InvalidSpec("there is no command to run; expected for example: python train.py")
         self._command = list(command)
         self._env = dict(os.environ if env is None else env)
         self._devices = devices
-        self._logs = logs
+        self._logs, self._log_name, self._workdir = logs, log_name, workdir
         self._max_restarts = self._restarts_left = max_restarts
         self._patience = patience or Patience()
         self._on_event = on_event
@@ -139,7 +142,8 @@ class Agent:
         self._workers: dict[str, Worker] = {}
         #: Slots for which a process is being made.
         self._starting: set[Slot] = set()
-        self._started = 0
+        #: How many workers there have been.
+        self.started = 0
         self._generation = 0
         self._members: list[str] = []
         self._joined: set[str] = set()
@@ -149,7 +153,7 @@ class Agent:
         #: Of the first that failed, and what happened.
         self._code, self._why = 0, ""
         #: How many workers the job can use; known when the first has booted.
-        self._most = sys.maxsize
+        self.most = sys.maxsize
         #: Slots on which a new process was no faster.
         self._slow: set[Slot] = set()
         self._ended: asyncio.Future[int] | None = None
@@ -200,8 +204,8 @@ class Agent:
             raise InvalidSpec("a job needs at least one slot; to take all of them away, suspend or stop it")
         if len(set(slots)) < len(slots):
             raise InvalidSpec(f"a slot is given twice in {', '.join(f'{node}[{gpu}]' for node, gpu in slots)}")
-        if len(slots) > self._most:
-            raise InvalidSpec(too_many(len(slots), self._most))
+        if len(slots) > self.most:
+            raise InvalidSpec(too_many(len(slots), self.most))
         highest = max(slot.gpu for slot in slots)
         if self._devices is not None and highest >= len(self._devices):
             raise InvalidSpec(f"a worker should run on GPU {highest}, but there are {len(self._devices)}, from 0 on")
@@ -217,19 +221,20 @@ class Agent:
         self._suspended = False
         self._tell_all(encode("resume"))
 
-    def stop(self) -> None:
-        """Save and exit, within the grace period."""
+    def stop(self, grace_s: float | None = None) -> None:
+        """Save and exit, within the grace period: the usual one, unless another is given."""
         if self._stopping:
             return
         self._stopping = True
-        line = encode("stop", grace_s=self._patience.grace_s)
+        grace_s = self._patience.grace_s if grace_s is None else grace_s
+        line = encode("stop", grace_s=grace_s)
         for worker in self._workers.values():
             if worker.stage in (Stage.MEMBER, Stage.LEAVING):
                 worker.tell(line)
             else:
                 worker.kill()
         self._end_if_gone()
-        self._background(self._kill_late())
+        self._background(self._kill_late(grace_s))
 
     # -- starting ------------------------------------------------------------------------------------------------
 
@@ -238,15 +243,16 @@ class Agent:
         taken = {worker.slot for worker in self._staying()} | self._starting
         for slot in self._wanted:
             if slot not in taken:
-                self._started += 1
+                self.started += 1
                 self._starting.add(slot)
-                self._background(self._start(f"w{self._started}", slot))
+                self._background(self._start(self.started, slot))
 
     def _staying(self) -> list[Worker]:
         """Those that have a place in the next generation."""
         return [worker for worker in self._workers.values() if worker.stage in PRESENT and not worker.replaced]
 
-    async def _start(self, name: str, slot: Slot) -> None:
+    async def _start(self, number: int, slot: Slot) -> None:
+        name = f"w{number}"
         devices = {} if self._devices is None else {"CUDA_VISIBLE_DEVICES": self._devices[slot.gpu]}
         env = {
             **self._env,
@@ -258,9 +264,9 @@ class Agent:
             "FAIRLEAD_GPU": str(slot.gpu),
         }
         try:
-            with self._log(name) as log:
+            with self._log(number) as log:
                 process = await asyncio.create_subprocess_exec(
-                    *self._command, env=env, stdout=log, stderr=log, start_new_session=True
+                    *self._command, env=env, cwd=self._workdir, stdout=log, stderr=log, start_new_session=True
                 )
         except OSError as error:
             what = "write" if self._logs is not None and str(self._logs) in str(error.filename) else "run"
@@ -276,11 +282,11 @@ class Agent:
         worker.kill()  # what it started and left behind
         self._gone(worker, code)
 
-    def _log(self, name: str) -> contextlib.AbstractContextManager[IO[bytes] | None]:
+    def _log(self, number: int) -> contextlib.AbstractContextManager[IO[bytes] | None]:
         if self._logs is None:
             return contextlib.nullcontext()
         self._logs.mkdir(parents=True, exist_ok=True)
-        return (self._logs / f"{name}.log").open("ab")
+        return (self._logs / self._log_name(number)).open("ab")
 
     # -- the next generation -------------------------------------------------------------------------------------
 
@@ -462,7 +468,7 @@ class Agent:
             self._publish([name for name in self._members if name in self._workers], lost=[worker.name])
 
     def _booted(self, worker: Worker, most: int) -> None:
-        worker.stage, self._most = Stage.READY, most
+        worker.stage, self.most = Stage.READY, most
         self._event("ready", worker=worker.name, most=most)
         if len(self._wanted) > most:
             self._end(1, too_many(len(self._wanted), most))
@@ -520,8 +526,8 @@ class Agent:
                 self._event("straggler", worker=worker.name, node=worker.slot.node, gpu=worker.slot.gpu)
                 self._settle()
 
-    async def _kill_late(self) -> None:
-        await asyncio.sleep(self._patience.grace_s)
+    async def _kill_late(self, grace_s: float) -> None:
+        await asyncio.sleep(grace_s)
         for worker in self._workers.values():
             worker.kill()
 

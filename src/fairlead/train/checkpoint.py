@@ -93,6 +93,8 @@ class Store:
         self._damaged: set[Path] = set()
         #: Seconds the last save took, from the first byte until it was safe on disk.
         self.last_save_s: float | None = None
+        #: The step that was saved last; None if none was.
+        self.last_step: int | None = None
         #: The lock, if it is ours.
         self._occupied: int | None = None
         #: Guards the three below. A writer lives only while there is something to write.
@@ -199,7 +201,7 @@ class Store:
             number = 1 + (int(before[-1].name[:8]) if before else 0)
             path = self.directory / f"{number:08}-step-{step}.ckpt"
             _write_whole(path, layout)
-            self.last_save_s = time.perf_counter() - began
+            self.last_save_s, self.last_step = time.perf_counter() - began, step
             self._prune()
         except OSError as error:
             raise BackendError(

@@ -97,6 +97,7 @@ class Chronicle:
             "noise_scale": tuner.noise.scale,
             "regime": tuner.regime,
             "stragglers": tuner.speeds.stragglers(plan.members),
+            "bounds": asdict(tuner.batch),
             "observations": [asdict(seen) for seen in tuner.profile.observations()],
             "steps": recent,
         }

@@ -161,6 +161,17 @@ class Loader:
         return [sum(len(every[shard]) for shard in mine) for mine in deal(self._shards, self._job.world)]
 
 
+def as_told(initial: int, most: int | None) -> tuple[int, int | None]:
+    """The initial and the largest batch: those of FAIRLEAD_BATCH, as in 64 or 64-4096, or else of the script."""
+    told = os.environ.get("FAIRLEAD_BATCH", "")
+    if not told:
+        return initial, most
+    first, _, last = told.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or not last)):
+        raise InvalidSpec(f"FAIRLEAD_BATCH is {told!r}; expected a number of samples, or the least and most: 64-4096")
+    return int(first), int(last) if last else None
+
+
 def batch_of(initial: int, most: int | None, per_gpu: tuple[int, int | None], *, reproducible: bool) -> Batch:
     """What the parameters of job.loader mean; the error names them."""
     for name, value in (("batch_size", initial), ("max_batch_size", most)):

@@ -36,7 +36,7 @@ from fairlead.train.group import Broken, Group
 from fairlead.train.guards import check_loss, check_rates, following, guarded_scaler, nothing, rate_of, scaled_rates
 from fairlead.train.keeper import Keeper
 from fairlead.train.link import Link, Plan
-from fairlead.train.loader import Loader, batch_of, make_loader, schedule_of
+from fairlead.train.loader import Loader, as_told, batch_of, make_loader, schedule_of
 from fairlead.train.membership import Membership
 from fairlead.train.meter import Meter
 from fairlead.train.noise import Preconditioner
@@ -210,6 +210,7 @@ class Job:
             raise InvalidSpec("job.loader was called before job.wrap; call job.wrap(model, optimizer) first")
         if self.tuner is not None:
             raise InvalidSpec("job.loader was called twice; for data to evaluate on use an ordinary DataLoader")
+        batch_size, max_batch_size = as_told(batch_size, max_batch_size)
         try:
             batch = batch_of(batch_size, max_batch_size, per_gpu, reproducible=reproducible)
             chosen = schedule_of(schedule, max_batch_size)
@@ -483,7 +484,10 @@ class Job:
         fraction = min(1.0, done / max(target, 1e-9))
         report = self._chronicle.report(self.tuner, self._plan, self.progress, self._total, fraction)
         keeper = self._keeper
-        self._link.say("report", saves=keeper.store is not None, save_s=keeper.last_save_s, **report)
+        saved_step = keeper.store.last_step if keeper.store is not None else None
+        self._link.say(
+            "report", saves=keeper.store is not None, save_s=keeper.last_save_s, saved_step=saved_step, **report
+        )
 
     # -- the state -----------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from typing import Any
 Message = dict[str, Any]
 
 #: Where a worker finds its agent, who it is there, and what proves it. Without the first there is no agent.
-ADDRESS, NAME, TOKEN = "FAIRLEAD_AGENT", "FAIRLEAD_WORKER", "FAIRLEAD_TOKEN"
+ADDRESS, NAME, TOKEN = "FAIRLEAD_AGENT", "FAIRLEAD_WORKER", "FAIRLEAD_AGENT_TOKEN"
 
 
 def encode(kind: str, **fields: Any) -> bytes:
