@@ -1,0 +1,1 @@
+"""One script for each change, named by its number."""
