@@ -1,0 +1,1 @@
+"""The real worlds behind the loop: what `wait` and `execute` mean where something really runs."""

@@ -1,0 +1,218 @@
+"""A job whose workers come and go while it trains: an agent of `fairlead.train`, and what it says in our words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairlead.backends.files import AttemptFiles, Line, Tail
+from fairlead.backends.gang import End
+from fairlead.backends.task import Task
+from fairlead.train.agent import PREEMPTED, Agent, Patience, Slot
+from fairlead.train.wire import Message
+
+#: What people want to know: the agent's word for it, and ours.
+_NOTES = {
+    "paused": "paused",
+    "hung": "worker-hung",
+    "straggler": "worker-slow",
+    "refused": "worker-refused",
+    "unsaved": "unsaved",
+}
+
+#: Seconds that a worker which has left may keep its GPU.
+LEAVE_S = 10.0
+
+#: Seconds after which it is told that nobody has said anything.
+SILENT_S = 60.0
+
+#: Says a kind of event and its fields.
+Tell = Callable[..., None]
+
+
+class Elastic:
+    """One attempt of an elastic job. It outlives its agent only if it has to move while it is suspended."""
+
+    def __init__(self, task: Task, files: AttemptFiles, tell: Tell, on_start: Callable[[int, Slot, int], None]) -> None:
+        self._task, self._logs, self._tell, self._on_start = task, files.logs, tell, on_start
+        self._slots = list(task.slots)
+        #: Steps of every configuration that were told already: a checkpoint holds those of earlier attempts too.
+        self._told = _told_before(files)
+        self._saved_step: int | None = None
+        self._trains = self._changing = self._suspended = self._moving = self._stopping = False
+        #: Somebody uses the library.
+        self._heard = False
+        self._asleep: set[str] = set()
+        #: Slot and process of every worker that has not ended.
+        self._alive: dict[str, tuple[Slot, int]] = {}
+        #: How long the last change took, until it is told.
+        self._paused_s: float | None = None
+        self._started = 0
+        self._agent = self._make_agent()
+
+    def _make_agent(self) -> Agent:
+        task = self._task
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if task.devices is None else {}
+        return Agent(
+            task.command,
+            env={**task.env, **hidden},
+            devices=task.devices,
+            logs=self._logs,
+            workdir=task.workdir,
+            max_restarts=task.max_restarts,
+            patience=Patience(grace_s=task.grace_s),
+            on_event=self._hear,
+            log_name=lambda number: f"rank-{self._started + number - 1}.log",
+        )
+
+    async def run(self) -> End:
+        asyncio.get_running_loop().call_later(SILENT_S, self._wonder)
+        while True:
+            code = await self._agent.run(self._slots)
+            if not (self._moving and code == PREEMPTED) or self._stopping:
+                return End(code, self._why, final=code == 127 and self._why.startswith("cannot run"))
+            self._moving, self._started, self._alive = False, self._started + self._agent.started, {}
+            self._agent = self._make_agent()
+
+    _why = ""
+
+    def resize(self, slots: Sequence[Slot]) -> None:
+        """These from now on; none means to sleep."""
+        self._changing = True
+        if not slots:
+            self._suspended, self._asleep = True, set()
+            self._agent.suspend()
+            return
+        slots = sorted(slots)
+        if self._suspended and self._task.devices is not None and not set(slots) >= set(self._agent.members):
+            # Its processes would wake on GPUs that are somebody else's now.
+            self._slots, self._moving, self._suspended = slots, True, False
+            self._agent.stop()
+            return
+        self._slots = slots
+        self._agent.resize(slots[: self._agent.most])
+        self._keep_to(self._agent.most)
+        if self._suspended:
+            self._suspended = False
+            self._agent.resume()
+        self._settle()
+
+    def stop(self, grace_s: float) -> None:
+        self._stopping = True
+        self._agent.stop(grace_s)
+
+    def _hear(self, event: Message) -> None:
+        kind = event["kind"]
+        if kind == "started":
+            slot = Slot(event["node"], event["gpu"])
+            self._alive[event["worker"]] = slot, event["pid"]
+            self._on_start(self._started + int(event["worker"][1:]) - 1, slot, event["pid"])
+        elif kind == "ready":
+            self._heard = True
+            self._keep_to(event["most"])
+        elif kind == "joined":
+            self._settle()
+        elif kind == "suspended":
+            self._asleep.add(event["worker"])
+            self._settle()
+        elif kind == "report":
+            self._begin()  # the leader may report before we have heard that all others have joined
+            self._tell("report", **self._report(event))
+        elif kind == "exited":
+            self._alive.pop(event["worker"], None)
+            self._note_exit(event)
+            self._settle()  # perhaps everybody was waiting for that
+        elif kind == "ended":
+            self._why = event["why"]
+        elif kind in _NOTES:
+            if kind == "paused":
+                self._paused_s = event["seconds"]
+            told = {name: value for name, value in event.items() if name not in ("kind", "at", "beat")}
+            self._tell("note", what=_NOTES[kind], **told)
+
+    def _keep_to(self, most: int) -> None:
+        """The job takes no more workers than this: it then has GPUs that it does not use."""
+        if len(self._slots) > most:
+            self._tell("note", what="worker-refused", asked=len(self._slots), most=most)
+            self._slots = self._slots[:most]
+            self._agent.resize(self._slots)
+
+    def _settle(self) -> None:
+        """Say so, if everybody is where they should be."""
+        if self._suspended:
+            if self._changing and len(self._asleep) >= len(self._agent.members):
+                self._changing = False
+                self._tell("rescaled", slots=[])
+        elif self._agent.settled and not self._lingering():
+            self._begin()
+            if self._changing:
+                self._changing = False
+                self._tell("rescaled", slots=[list(slot) for slot in self._agent.members])
+
+    def _lingering(self) -> bool:
+        """Somebody has left the others, but not yet its GPU."""
+        if self._task.devices is None:
+            return False
+        members = self._agent.members
+        late = [name for name, (slot, _) in self._alive.items() if slot not in members]
+        if late:
+            asyncio.get_running_loop().call_later(LEAVE_S, self._end_late, [self._alive[name] for name in late])
+        return bool(late)
+
+    def _end_late(self, late: Sequence[tuple[Slot, int]]) -> None:
+        for slot, pid in set(late) & set(self._alive.values()):
+            if slot not in self._slots:  # it may be wanted again meanwhile
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+
+    def _wonder(self) -> None:
+        """Why nobody trains yet: a script that does not use the library never will."""
+        if not self._heard and not self._stopping:
+            text = (
+                f"none of its workers has said a word for {SILENT_S:.0f} s: a job with a range of GPUs should use "
+                "fairlead.train; if its script does not, submit it with a fixed number, or with elastic: restart"
+            )
+            self._tell("note", what="silent", text=text)
+
+    def _begin(self) -> None:
+        if not self._trains:
+            self._trains = True
+            self._tell("started")
+
+    def _note_exit(self, event: Message) -> None:
+        trained = event["stage"] in ("member", "leaving")
+        if trained and event["code"] not in (0, PREEMPTED) and not self._stopping and not self._moving:
+            how = f"signal {-event['code']}" if event["code"] < 0 else f"exit code {event['code']}"
+            self._tell("note", what="worker-lost", worker=event["worker"], how=how)
+
+    def _report(self, event: Message) -> dict[str, Any]:
+        """What is new since the last one: the scheduler adds up what it hears."""
+        fresh = []
+        for seen in event["observations"]:
+            key = _configuration(seen)
+            if (steps := seen["steps"] - self._told.get(key, 0)) > 0:
+                self._told[key] = seen["steps"]
+                fresh.append({**seen, "steps": steps})
+        saved = event.get("saved_step") is not None and event["saved_step"] != self._saved_step
+        self._saved_step = event.get("saved_step")
+        kept = {name: event[name] for name in ("progress", "batch", "noise_scale", "bounds", "step", "epoch")}
+        paused_s, self._paused_s = self._paused_s, None
+        return {**kept, "observations": fresh, "saved": saved, "paused_s": paused_s}
+
+
+def _configuration(seen: Line) -> tuple[Any, ...]:
+    return tuple(seen[name] for name in ("nodes", "gpus", "per_gpu_batch", "accumulation"))
+
+
+def _told_before(files: AttemptFiles) -> dict[tuple[Any, ...], int]:
+    """Steps of every configuration, in all attempts so far."""
+    told: dict[tuple[Any, ...], int] = {}
+    for path in files.directory.parent.glob(f"attempt-*/{files.events.name}"):
+        for line, _ in Tail(path).read():
+            for seen in line.get("observations", ()):
+                told[_configuration(seen)] = told.get(_configuration(seen), 0) + seen["steps"]
+    return told

@@ -1,0 +1,53 @@
+"""What a line in the file of events means to the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead.backends.files import Line
+from fairlead.core import codec
+from fairlead.core.messages import AttemptEvent, JobExited, JobReported, JobRescaled, JobStarted, JobStopped
+from fairlead.core.types import Batch, Observation
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """Of whom, and when."""
+
+    job: str
+    attempt: int
+    at: float
+    gpu_type: str
+
+    def event(self, line: Line) -> AttemptEvent | None:
+        """None for what is for people, or for the backend itself."""
+        match line["kind"]:
+            case "started":
+                return JobStarted(self.at, self.job, self.attempt)
+            case "rescaled":
+                return JobRescaled(self.at, self.job, self.attempt)
+            case "report":
+                return self._report(line)
+            case "ended" if line.get("stopped"):
+                return JobStopped(self.at, self.job, self.attempt)
+            case "ended":
+                why, final = line.get("why", ""), line.get("final", False)
+                return JobExited(self.at, self.job, self.attempt, line["code"], why, final=final)
+        return None
+
+    def _report(self, line: Line) -> JobReported:
+        seen = (codec.decode(Observation, each, place="observation") for each in line["observations"])
+        bounds: Any = line.get("bounds")
+        return JobReported(
+            self.at,
+            self.job,
+            self.attempt,
+            progress=min(1.0, max(0.0, line["progress"])),
+            batch=line["batch"] or None,  # none before the first step
+            noise_scale=line["noise_scale"],
+            observations=tuple(replace(each, gpu_type=self.gpu_type) for each in seen),
+            saved=line["saved"],
+            bounds=None if bounds is None else codec.decode(Batch, bounds, place="bounds"),
+            paused_s=line.get("paused_s"),
+        )

@@ -1,0 +1,331 @@
+"""This machine as a cluster: every attempt is a supervisor with processes of its own, which outlives the controller.
+
+`execute` starts supervisors and appends to their orders; a thread reads what they say and puts it into the inbox, as
+events. To come back after a crash is to compare what the state believes with what the files tell: see `attach`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead.backends.attempt import Attempt, cookie_of, start_guardian
+from fairlead.backends.files import Appender, AttemptFiles, Line, Tail, write_whole
+from fairlead.backends.hearing import Hearing
+from fairlead.backends.inbox import Inbox
+from fairlead.backends.machine import Machine
+from fairlead.backends.processes import COOKIE, boot_id, carriers, end_all
+from fairlead.backends.task import Task
+from fairlead.core import codec
+from fairlead.core.errors import BackendError, FairleadError
+from fairlead.core.messages import Command, Event, JobExited, JobStopped, Resize, Start, Stop
+from fairlead.core.types import Allocation, Job, Phase
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at what supervisors say, two looks whether they live, and two tries to start one.
+LOOK_S, ALIVE_S, RETRY_S = 0.05, 1.0, 5.0
+
+
+@dataclass(frozen=True, order=True)
+class LogFile:
+    """What one worker of one attempt has printed. `index` says when it had which size."""
+
+    attempt: int
+    rank: int
+    path: Path
+    index: Path
+
+
+class LocalBackend:
+    """See the module. `prepare` makes the task of a start; `on_note` hears what is for people: job, time, fields;
+    `why_stopped` says who wants a job gone, and why, for the job to read. Any thread may call the first two."""
+
+    def __init__(
+        self,
+        root: Path,
+        machine: Machine,
+        inbox: Inbox,
+        *,
+        prepare: Callable[[Start], Task],
+        on_note: Callable[[str, float, Line], None] = lambda job, at, note: None,  # noqa: ARG005
+        why_stopped: Callable[[str], Line] = lambda job: {},  # noqa: ARG005
+    ) -> None:
+        self._root, self.machine, self.inbox = root, machine, inbox
+        self._prepare, self._on_note, self._why_stopped = prepare, on_note, why_stopped
+        self._types = {node.id: node.gpu_type for node in machine.nodes}
+        self._attempts: dict[str, Attempt] = {}
+        self._guard = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # -- the Backend protocol ------------------------------------------------------------------------------------
+
+    def wait(self, until: float) -> list[Event] | None:
+        return self.inbox.wait(until)
+
+    def execute(self, command: Command) -> None:
+        if isinstance(command, Start):
+            self._start(command)
+        elif isinstance(command, Resize):
+            self._order(command, {"order": "resize", "slots": self.machine.places(command.allocation)})
+        elif isinstance(command, Stop):
+            self._order(command, {"order": "stop", **self._why_stopped(command.job)})
+
+    # -- starting ------------------------------------------------------------------------------------------------
+
+    def files(self, job: str, attempt: int) -> AttemptFiles:
+        return AttemptFiles(self._root / job / f"attempt-{attempt}")
+
+    def _start(self, command: Start) -> None:
+        with self._guard:
+            known = self._attempts.get(command.job)
+        if known is None or known.number != command.attempt:  # and it was not told before
+            attempt = self._make(command)
+            self._spawn(attempt)
+            self._listen_to(attempt)
+
+    def _make(self, start: Start, position: int = 0) -> Attempt:
+        files = self.files(start.job, start.attempt)
+        return Attempt(start, files, Tail(files.events, position), Appender(files.orders), start.allocation)
+
+    def _listen_to(self, attempt: Attempt) -> None:
+        """From now on."""
+        if not attempt.over:
+            with self._guard:
+                self._attempts[attempt.job] = attempt
+
+    def _task(self, start: Start, files: AttemptFiles) -> Task:
+        task, job = self._prepare(start), self._root / start.job
+        standard = {
+            COOKIE: cookie_of(start.job, start.attempt, self._root),
+            "FAIRLEAD_JOB_ID": start.job,
+            "FAIRLEAD_ATTEMPT": str(start.attempt),
+            "FAIRLEAD_PREEMPT_FILE": str(files.notice),
+            "FAIRLEAD_CHECKPOINTS": str(job / "checkpoints"),
+            "FAIRLEAD_CHECKPOINT_DIR": str(job / "checkpoints"),
+        }
+        return replace(task, env={**task.env, **standard})
+
+    def _spawn(self, attempt: Attempt) -> None:
+        """Its supervisor. Where the machine cannot, for now, it is tried again: that is not the job's fault."""
+        start, files = attempt.start, attempt.files
+        try:
+            task = self._task(start, files)
+            for directory in (self._root / start.job, files.directory, files.logs):
+                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_whole(files.start, json.dumps(codec.encode(start.allocation)))
+            attempt.process = start_guardian(task, files)
+        except (OSError, BackendError) as error:
+            self._try_again(attempt, error.strerror or str(error) if isinstance(error, OSError) else str(error))
+            return
+        except FairleadError as error:
+            self._put(attempt, JobExited(self._now(), start.job, start.attempt, 1, str(error), final=True))
+            return
+        attempt.waits, attempt.due = False, time.monotonic() + ALIVE_S
+
+    def _try_again(self, attempt: Attempt, why: str) -> None:
+        attempt.waits, attempt.due = True, time.monotonic() + RETRY_S
+        self._complain(attempt, "cannot-start", why)
+
+    def _order(self, command: Resize | Stop, order: Line) -> None:
+        with self._guard:
+            attempt = self._attempts.get(command.job)
+        if attempt is None or attempt.number != command.attempt:
+            return  # it has ended meanwhile, and that is on its way
+        with attempt.guard:
+            if isinstance(command, Resize) and command.allocation:
+                attempt.allocation = command.allocation
+            if attempt.waits:
+                attempt.stop = attempt.stop or isinstance(command, Stop)
+            else:
+                attempt.orders.append(order)
+
+    # -- coming back ---------------------------------------------------------------------------------------------
+
+    def strays(self, jobs: Iterable[Job]) -> list[Start]:
+        """Attempts that were begun, although the state has lost the decision: to be issued again. Facts win."""
+        found = []
+        for job in jobs:
+            files = self.files(job.id, job.attempt + 1)
+            if job.phase is not Phase.PENDING or not files.start.exists():
+                continue
+            if files.is_alive or files.told("began") is not None:
+                data = json.loads(files.start.read_text(encoding="utf-8"))
+                allocation = codec.decode(Allocation, data, place=str(files.start))
+                found.append(Start(self._now(), job.id, job.attempt + 1, allocation))
+        return found
+
+    def end_those_on(self, node: str, jobs: Iterable[Job]) -> None:
+        """Kill every attempt with a GPU on a node that is no more."""
+        for job in jobs:
+            if node in job.held.nodes:
+                end_all(lambda job=job: carriers(cookie_of(job.id, job.attempt, self._root)))  # type: ignore[misc]
+
+    def attach(self, jobs: Iterable[Job], marks: dict[str, str]) -> list[str]:
+        """Take up the attempts that a state believes in, where `marks` say how far each was read. Facts win: who has
+        ended meanwhile says so in its file, or is said to have been killed. Returns a line for people about each."""
+        told = []
+        for job in jobs:
+            if job.phase is Phase.PENDING or job.phase.final:
+                continue
+            position = int(marks.get(f"attempt:{job.id}:{job.attempt}", "0"))
+            attempt = self._make(Start(self._now(), job.id, job.attempt, job.allocation), position)
+            told.append(f"job {job.id}: {self._take_up(attempt, job)}")
+            self._listen_to(attempt)
+        return told
+
+    def _take_up(self, attempt: Attempt, job: Job) -> str:
+        alive = attempt.files.is_alive  # before it is read: who is gone writes no more
+        if (began := attempt.files.told("began")) is not None:
+            attempt.began, attempt.same_boot = True, began.get("boot") == boot_id()
+        if attempt.files.told("ended") is not None:
+            return "has ended meanwhile"
+        if alive:
+            self._repeat_orders(attempt, job)
+            return "goes on"
+        if not attempt.began:  # it was decided, but not done
+            if job.phase is Phase.STOPPING or not job.allocation:
+                self._put(attempt, JobStopped(self._now(), job.id, job.attempt))
+                return "had not been started"
+            self._spawn(attempt)
+            return "is started now"
+        self._bury(attempt)
+        return "was lost"
+
+    def _repeat_orders(self, attempt: Attempt, job: Job) -> None:
+        """The last one may have been decided but not said. To say it twice does no harm."""
+        if job.phase is Phase.STOPPING:
+            attempt.orders.append({"order": "stop"})
+        elif job.phase is Phase.RESCALING:
+            attempt.orders.append({"order": "resize", "slots": self.machine.places(job.allocation)})
+
+    def _bury(self, attempt: Attempt) -> None:
+        """Nobody sees to it any more, and nobody said how it ended."""
+        end_all(lambda: carriers(cookie_of(attempt.job, attempt.number, self._root)))
+        at = self._now()
+        if attempt.same_boot:
+            why = "everything that ran it was killed"
+            self._put(attempt, JobExited(at, attempt.job, attempt.number, 137, why))
+        else:  # the machine went down: not the job's fault
+            self._put(attempt, JobStopped(at, attempt.job, attempt.number))
+
+    # -- listening -----------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Begin to read what supervisors say."""
+        self._thread = threading.Thread(target=self._listen, name="fairlead-listen", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._guard:
+            for attempt in self._attempts.values():
+                attempt.orders.close()
+
+    def _listen(self) -> None:
+        while not self._closed.wait(LOOK_S):
+            with self._guard:
+                attempts = list(self._attempts.values())
+            for attempt in attempts:
+                try:
+                    self._look_at(attempt)
+                except Exception as error:  # or nobody would hear the others any more
+                    if repr(error) != attempt.complaint:
+                        log.exception("job %s: its supervisor cannot be heard", attempt.job)
+                    self._complain(attempt, "cannot-hear", repr(error))
+
+    def _look_at(self, attempt: Attempt) -> None:
+        with attempt.guard:
+            if attempt.over:
+                return
+            if attempt.waits:
+                if attempt.stop:
+                    self._put(attempt, JobStopped(self._now(), attempt.job, attempt.number))
+                elif time.monotonic() >= attempt.due:
+                    self._spawn(attempt)
+                return
+            attempt.orders.flush()
+        gone = self._is_gone(attempt)  # before it is read: who is gone writes no more
+        lines = attempt.tail.read()
+        for line, position in lines:
+            if self._hear(attempt, line, position):
+                return
+        if gone and not lines:
+            if attempt.began:
+                self._bury(attempt)
+            else:
+                self._try_again(attempt, f"the supervisor ended before it began; see {attempt.files.errors}")
+
+    def _is_gone(self, attempt: Attempt) -> bool:
+        """Its guardian and its supervisor. Looked at now and then: it takes a lock to know."""
+        if time.monotonic() < attempt.due:
+            return False
+        attempt.due = time.monotonic() + ALIVE_S
+        starts = attempt.process is not None and attempt.process.returncode is None
+        return not starts and not attempt.files.is_alive
+
+    def _hear(self, attempt: Attempt, line: Line, position: int) -> bool:
+        """True if it was the last one."""
+        event = None
+        try:
+            at = float(line["at"])
+            if attempt.same_boot and "monotonic" in line:  # the other clock may have been set meanwhile
+                at = self.inbox.clock.at(line["monotonic"])
+            at = min(at, self._now())
+            event = Hearing(attempt.job, attempt.number, at, self._gpu_type(attempt)).event(line)
+            attempt.began = attempt.began or line["kind"] == "began"
+            if line["kind"] == "note":
+                told = {name: value for name, value in line.items() if name not in ("kind", "at", "monotonic")}
+                self._on_note(attempt.job, at, told)
+        except (FairleadError, LookupError, TypeError, ValueError) as error:
+            self._complain(attempt, "unreadable", f"{error!r} in {attempt.files.events} before byte {position}")
+        self._put(attempt, event, position)
+        return isinstance(event, JobExited | JobStopped)
+
+    def _gpu_type(self, attempt: Attempt) -> str:
+        nodes = (*attempt.allocation.nodes, *self._types)
+        return self._types.get(nodes[0], "gpu")
+
+    def _put(self, attempt: Attempt, event: Event | None, position: int | None = None) -> None:
+        if isinstance(event, JobExited | JobStopped):
+            attempt.over = True
+            with self._guard:
+                if self._attempts.get(attempt.job) is attempt:
+                    del self._attempts[attempt.job]
+            attempt.orders.close()
+        events: Sequence[Event] = [] if event is None else [event]
+        self.inbox.put(events, None if position is None else (attempt.mark, str(position)))
+
+    def _complain(self, attempt: Attempt, what: str, why: str) -> None:
+        """Once, until something else is wrong."""
+        if why != attempt.complaint:
+            attempt.complaint = why
+            self._on_note(attempt.job, self._now(), {"what": what, "why": why})
+
+    def _now(self) -> float:
+        return self.inbox.clock.now()
+
+    # -- for people ----------------------------------------------------------------------------------------------
+
+    def logs(self, job: str) -> list[LogFile]:
+        """Oldest attempt first."""
+        found = []
+        for path in (self._root / job).glob("attempt-*/logs/rank-*.log"):
+            attempt = int(path.parent.parent.name.removeprefix("attempt-"))
+            rank = int(path.stem.removeprefix("rank-"))
+            found.append(LogFile(attempt, rank, path, path.with_suffix(".index")))
+        return sorted(found)
+
+    @property
+    def running(self) -> list[str]:
+        """Jobs with an attempt that has not ended."""
+        with self._guard:
+            return list(self._attempts)

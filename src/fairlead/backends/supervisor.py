@@ -1,0 +1,302 @@
+"""The process that runs one attempt, and outlives the controller that started it.
+
+It is two processes. The *guardian* does nothing but wait for the *supervisor*, its child, and see that nothing of the
+attempt survives it. Both are reapers, so that whatever the job starts stays below one of them. The supervisor runs the
+job: it follows orders and appends events (`files`). Started as
+
+    python -m fairlead.backends.supervisor DIRECTORY < task
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from fairlead.backends.files import Appender, AttemptFiles, Tail
+from fairlead.backends.processes import (
+    become_reaper,
+    boot_id,
+    descendants,
+    die_with_parent,
+    end_all,
+    exit_code,
+    reap_strangers,
+)
+
+#: Seconds between two looks for orders, two entries in the indexes of logs, and two tries to write to a full disk.
+LOOK_S, INDEX_S, ROOM_S = 0.05, 1.0, 1.0
+
+#: Seconds that a guardian tries to get its lock: whoever looks whether it is held has it for an instant.
+LOCK_S = 1.0
+
+#: The exit code of a job that took too long, as of timeout(1), and the one of a setup that was stopped.
+TIMED_OUT, STOPPED = 124, 143
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The guardian."""
+    (directory,) = sys.argv[1:] if arguments is None else arguments
+    files = AttemptFiles(Path(directory))
+    lock = files.lock(within_s=LOCK_S)
+    if lock is None or files.told("began") is not None:
+        return  # it runs or ran already: an attempt never begins twice
+    text = sys.stdin.read()
+    if not _is_whole(text):
+        return  # the controller was killed while it told us; the next one starts it again
+    _detach(files)
+    become_reaper()
+    guardian, child = os.getpid(), os.fork()
+    if child == 0:
+        die_with_parent(guardian, signal.SIGTERM)
+        os._exit(_supervise(files, text))
+    signal.signal(signal.SIGTERM, lambda *_: _pass_on(child))
+    while _waited(child):
+        pass
+    end_all(lambda: descendants(guardian))
+    if files.told("began") is not None and files.told("ended") is None:
+        _append_end(files, "its supervisor was killed")
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _detach(files: AttemptFiles) -> None:
+    """From everything that the controller has open."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    errors = os.open(files.errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for source, target in ((nothing, 0), (errors, 1), (errors, 2)):
+        os.dup2(source, target)
+
+
+def _pass_on(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGTERM)
+
+
+def _waited(child: int) -> bool:
+    """Some child has ended; False once it was this one."""
+    try:
+        return os.waitpid(-1, 0)[0] != child
+    except ChildProcessError:
+        return False
+
+
+def _append_end(files: AttemptFiles, why: str) -> None:
+    appender = Appender(files.events)
+    done = appender.append({"kind": "ended", "at": time.time(), "monotonic": time.monotonic(), "code": 137, "why": why})
+    while not done:
+        time.sleep(ROOM_S)
+        done = appender.flush()
+
+
+def _supervise(files: AttemptFiles, text: str) -> int:
+    from fairlead.backends.task import Task
+
+    become_reaper()
+    asyncio.run(Supervisor(files, Task.from_json(text)).run())
+    return 0
+
+
+class Crew(Protocol):
+    """Whoever does the work: a gang or an elastic job."""
+
+    async def run(self) -> Any: ...
+    def stop(self, grace_s: float) -> None: ...
+
+
+class Supervisor:
+    """Of one attempt. Everything it learns goes into the file of events."""
+
+    def __init__(self, files: AttemptFiles, task: Any) -> None:
+        self._files, self._task = files, task
+        self._events = Appender(files.events, on_full=self._complain)
+        self._complained = False
+        self._crew: Crew | None = None
+        self._setup: asyncio.subprocess.Process | None = None
+        self._sizes: dict[Path, int] = {}
+        self._stopping = self._timed_out = False
+        #: Processes that we wait for; and ended ones that others have left to us, as of the last look.
+        self._own: set[int] = set()
+        self._strangers: set[int] = set()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop, self._task.grace_s)
+        self.tell("began", pid=os.getpid(), boot=boot_id())
+        while not self._events.flush() and not self._stopping:
+            await asyncio.sleep(ROOM_S)  # what is not known to have begun could begin twice
+        if self._task.time_limit_s is not None:
+            loop.call_later(max(0.0, self._task.time_limit_s), self._time_out)
+        watching = [asyncio.ensure_future(self._follow_orders()), asyncio.ensure_future(self._index_logs())]
+        code, why, final = 1, "the supervisor was interrupted", False
+        try:
+            code, why, final = await self._work()
+        except OSError as error:  # of the machine
+            why = f"cannot run it here: {error}"
+        except Exception as error:  # a mistake of ours must not leave the job without an end
+            why = f"the supervisor failed: {error!r}"
+            raise
+        finally:
+            for each in watching:
+                each.cancel()
+            if left := end_all(lambda: descendants(os.getpid())):
+                self.tell("note", what="left-behind", pids=left)
+            self._index()
+            if self._timed_out:
+                code, why, final = TIMED_OUT, self._time_is_up, True
+            # Who trains elastically says for sure that it is done. Of others, whoever ends with 0 after it was asked to
+            # end may just have been polite.
+            stopped = self._stopping and not self._timed_out and not (self._task.elastic and code == 0)
+            self.tell("ended", code=code, why=why, stopped=stopped, final=final)
+            while not self._events.flush():
+                await asyncio.sleep(ROOM_S)
+
+    async def _work(self) -> tuple[int, str, bool]:
+        from fairlead.backends.elastic import Elastic
+        from fairlead.backends.gang import Gang
+
+        if self._stopping:
+            return STOPPED, "it was stopped before it began", False
+        if not os.path.isdir(self._task.workdir):
+            return 1, f"there is no directory {self._task.workdir}; change workdir", True
+        if self._task.setup:
+            code = await self._set_up()
+            if code != 0 or self._stopping:
+                return code or STOPPED, f"setup ended with exit code {code}; see its log, setup.log", False
+        crew: Gang | Elastic
+        if self._task.elastic:
+            crew = Elastic(self._task, self._files, self.tell, self._settle_in)
+        else:
+            crew = Gang(self._task, self._files.log, self._settle_in)
+        self._crew = crew
+        working = asyncio.ensure_future(crew.run())
+        if isinstance(crew, Gang):
+            self.tell("started")
+        end = await working
+        return end.code, end.why, end.final
+
+    async def _set_up(self) -> int:
+        with (self._files.logs / "setup.log").open("ab") as log:
+            self._setup = await asyncio.create_subprocess_exec(
+                *("/bin/bash", "-e", "-o", "pipefail", "-c", self._task.setup),
+                env=self._task.env,
+                cwd=self._task.workdir,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._own.add(self._setup.pid)
+        if self._stopping:  # it came too late to be stopped
+            self._end_setup()
+        try:
+            return exit_code(await self._setup.wait())
+        finally:
+            self._setup = None
+
+    def _end_setup(self) -> None:
+        if self._setup is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._setup.pid, signal.SIGKILL)
+
+    # -- orders --------------------------------------------------------------------------------------------------
+
+    async def _follow_orders(self) -> None:
+        tail = Tail(self._files.orders)
+        while True:
+            for order, _ in tail.read():
+                try:
+                    self._follow(order)
+                except Exception:  # or those that come after it would not be followed
+                    self.tell("note", what="order-refused", order=order, why=traceback.format_exc(limit=-1))
+            await asyncio.sleep(LOOK_S)
+
+    def _follow(self, order: dict[str, Any]) -> None:
+        from fairlead.backends.elastic import Elastic
+        from fairlead.train.agent import Slot
+
+        if order["order"] == "stop":
+            grace_s = float(order.get("grace_s", self._task.grace_s))
+            self._stop(grace_s, why=order.get("why", ""), by=order.get("by", ""))
+        elif order["order"] == "resize" and isinstance(self._crew, Elastic) and not self._stopping:
+            self._crew.resize([Slot(*place) for place in order["slots"]])
+
+    def _stop(self, grace_s: float, *, why: str = "", by: str = "") -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        with contextlib.suppress(OSError):  # a full disk
+            self._files.give_notice(deadline=time.time() + grace_s, why=why, by=by)
+        if self._crew is not None:
+            self._crew.stop(grace_s)
+        else:
+            self._end_setup()
+
+    def _time_out(self) -> None:
+        if not self._stopping:  # or it is not the time that ends it
+            self._timed_out = True
+            self._stop(self._task.grace_s, why=self._time_is_up)
+
+    @property
+    def _time_is_up(self) -> str:
+        return f"time limit of {self._task.time_limit_s:.0f} s reached"
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        self._events.append({"kind": kind, "at": time.time(), "monotonic": time.monotonic(), **fields})
+
+    def _complain(self, why: str) -> None:
+        if not self._complained:  # where, if not here? The log may be on another disk
+            self._complained = True
+            with contextlib.suppress(OSError):  # or it is on the same one
+                print(f"cannot write {self._files.events}: {why}; it is tried again", file=sys.stderr, flush=True)
+
+    # -- workers -------------------------------------------------------------------------------------------------
+
+    def _settle_in(self, rank: int, slot: Any, pid: int) -> None:
+        """A process has begun: give it its processors and its place behind those who wait for answers."""
+        task = self._task
+        self._own.add(pid)
+        with contextlib.suppress(OSError):  # it may have ended
+            if task.cpus and task.cpus[slot.gpu]:
+                os.sched_setaffinity(pid, task.cpus[slot.gpu])
+            if task.nice:
+                os.setpriority(os.PRIO_PROCESS, pid, task.nice)
+        self.tell("note", what="worker", rank=rank, node=slot.node, gpu=slot.gpu, pid=pid)
+
+    async def _index_logs(self) -> None:
+        while True:
+            self._strangers = reap_strangers(self._own, self._strangers)
+            with contextlib.suppress(OSError):  # it is tried again
+                self._events.flush()
+            self._index()
+            await asyncio.sleep(INDEX_S)
+
+    def _index(self) -> None:
+        """Note how long each log is now: so it can be read from a time on."""
+        with contextlib.suppress(OSError):  # a full disk
+            for path in self._files.logs.glob("*.log"):
+                size = path.stat().st_size
+                if size != self._sizes.get(path):
+                    with path.with_suffix(".index").open("a", encoding="ascii") as index:
+                        index.write(f"{time.time():.3f} {size}\n")
+                    self._sizes[path] = size
+
+
+if __name__ == "__main__":
+    main()

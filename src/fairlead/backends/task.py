@@ -1,0 +1,56 @@
+"""What a supervisor is told to run: everything about one attempt, as one value.
+
+It travels through a pipe and never through a file, since its environment may hold secrets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlead.core import codec
+from fairlead.train.agent import Slot
+
+#: A node, and a device of this machine: nodes may be several on one machine.
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One attempt of a job."""
+
+    job: str
+    attempt: int
+    command: tuple[str, ...]
+    #: A shell script that runs once, before the command.
+    setup: str = ""
+    workdir: str
+    #: All of it, but for what differs between workers.
+    env: Mapping[str, str]
+    #: Where it runs at first.
+    places: tuple[Place, ...]
+    #: CUDA_VISIBLE_DEVICES of each device; None if CPU slots stand in for GPUs.
+    devices: tuple[str, ...] | None = None
+    #: Its workers come and go while it trains, with `fairlead.train`.
+    elastic: bool = False
+    #: Attempts so far, and that may follow, for the job to know.
+    max_restarts: int = 0
+    grace_s: float = 30.0
+    #: How long it may run from now on.
+    time_limit_s: float | None = None
+    nice: int = 0
+    #: Processors of each device; empty for all.
+    cpus: tuple[tuple[int, ...], ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(codec.encode(self))
+
+    @staticmethod
+    def from_json(text: str) -> Task:
+        task: Task = codec.decode(Task, json.loads(text), place="task")
+        return task
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [Slot(*place) for place in self.places]

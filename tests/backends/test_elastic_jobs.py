@@ -1,0 +1,194 @@
+"""Jobs of `fairlead.train` under supervisors: they grow, shrink, sleep, wake elsewhere, lose workers and come back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import World, alive, kill
+
+from fairlead.core.messages import JobExited, JobReported, JobRescaled, JobStarted, JobStopped
+from fairlead.core.types import Phase
+
+SCRIPT = Path(__file__).parents[1] / "train" / "script.py"
+
+
+def train(world: World, job: str = "j", *, gpus: int = 1, **options: Any) -> None:
+    """Start one. What it does is said in `options`; see the script."""
+    devices = options.pop("devices", None)
+    max_restarts = options.pop("max_restarts", 3)
+    told = {"epochs": 10_000, "pace_s": 0.005, **options}
+    env = {"OUT": str(world.work), "OPTIONS": json.dumps(told), "FAIRLEAD_REPORT_S": "0.2", "OMP_NUM_THREADS": "1"}
+    command = (sys.executable, str(SCRIPT))
+    world.start(
+        *(job, command), gpus=gpus, elastic=True, env=env, devices=devices, grace_s=30.0, max_restarts=max_restarts
+    )
+
+
+def steps(world: World) -> set[int]:
+    """All that were done, by anybody."""
+    found = set()
+    for path in world.work.glob("w*.jsonl"):
+        found |= {
+            json.loads(line)["step"] for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")
+        }
+    return found
+
+
+def goes_on(world: World, *, gpus: int) -> None:
+    """It trains on so many GPUs and tells of it."""
+    done, count = max(steps(world), default=0), len(world.heard("j", JobReported))
+
+    def tells() -> bool:
+        new = world.heard("j", JobReported)[count:]
+        return any(seen.gpus == gpus for report in new for seen in report.observations)
+
+    world.until(lambda: tells() and max(steps(world)) > done)
+
+
+def rescale(world: World, *gpus: int) -> None:
+    count = len(world.heard("j", JobRescaled))
+    world.resize("j", *gpus)
+    world.hear("j", JobRescaled, count=count + 1)
+
+
+def pid_of(world: World, log: int) -> int:
+    return world.worker("j", log)
+
+
+@pytest.mark.slow
+def test_a_job_grows_shrinks_sleeps_wakes_elsewhere_stops_and_comes_back(world: World) -> None:
+    train(world)
+    world.hear("j", JobStarted)
+    goes_on(world, gpus=1)
+    rescale(world, 0, 1)
+    goes_on(world, gpus=2)
+    rescale(world, 1)
+    goes_on(world, gpus=1)
+    rescale(world)
+    asleep = max(steps(world))
+    world.crash(world.believed("j", Phase.SUSPENDED))  # and another controller wakes it
+    assert max(steps(world)) == asleep
+    rescale(world, 2, 3)
+    goes_on(world, gpus=2)
+    world.stop("j")
+    assert isinstance(world.end("j"), JobStopped)
+    first = [type(event) for event in world.heard("j") if not isinstance(event, JobReported)]
+    assert first == [JobStarted, *[JobRescaled] * 4, JobStopped]
+    last = world.heard("j", JobReported)[-1]
+    assert last.saved
+    assert 0.0 < last.progress < 1.0
+    done = max(steps(world))
+
+    world.again("j", 2, gpus=world.gpus(0))
+    world.hear("j", JobStarted, count=2)
+    world.until(lambda: max(steps(world)) > done)
+    world.until(
+        lambda: world.heard("j", JobReported)[-1].attempt == 2 and world.heard("j", JobReported)[-1].observations
+    )
+    reports = world.heard("j", JobReported)
+    assert all(report.progress >= last.progress for report in reports if report.attempt == 2)
+    world.stop("j", attempt=2)
+    world.until(lambda: len(world.ends("j")) == 2)
+    told = Counter[int]()
+    for report in world.heard("j", JobReported):
+        for seen in report.observations:
+            assert seen.gpu_type == "cpu"
+            told[seen.gpus] += seen.steps
+    assert set(told) == {1, 2}
+    assert told.total() <= len(steps(world))  # what was told before the restart was not told again
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_replaced_and_people_hear_of_it(world: World) -> None:
+    train(world, gpus=2)
+    world.hear("j", JobStarted)
+    goes_on(world, gpus=2)
+    kill(pid_of(world, 1))
+    world.until(lambda: world.noted("worker-lost"))
+    assert world.noted("worker-lost")[0]["how"] == "signal 9"
+    assert alive(pid_of(world, 2))  # the one in its place
+    goes_on(world, gpus=2)
+    assert not world.ends("j")
+    kill(world.supervisor("j"))
+    assert world.exit("j").code == 137
+
+
+@pytest.mark.slow
+def test_a_gpu_is_free_only_when_nobody_uses_it_any_more(world: World) -> None:
+    """With devices: who leaves is gone before that is told, and who sleeps wakes as another process elsewhere."""
+    train(world, gpus=2, devices=("0", "1", "2", "3"))
+    world.hear("j", JobStarted)
+    goes_on(world, gpus=2)
+    count = len(world.heard("j", JobRescaled))
+    leaving = pid_of(world, 1)
+    world.resize("j", 0)
+    world.hear("j", JobRescaled, count=count + 1)
+    assert not alive(leaving)
+    rescale(world)
+    sleeper, asleep = pid_of(world, 0), max(steps(world))
+    assert alive(sleeper)
+    rescale(world, 2)
+    assert not alive(sleeper)
+    goes_on(world, gpus=1)
+    assert max(steps(world)) > asleep
+    visible = Path(f"/proc/{pid_of(world, 2)}/environ").read_bytes().split(b"\0")
+    assert b"CUDA_VISIBLE_DEVICES=2" in visible
+    world.stop("j")
+    assert isinstance(world.end("j"), JobStopped)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_while_all_fall_asleep_keeps_nobody_waiting(world: World) -> None:
+    train(world, gpus=2)
+    world.hear("j", JobStarted)
+    goes_on(world, gpus=2)
+    count = len(world.heard("j", JobRescaled))
+    world.resize("j")
+    kill(pid_of(world, 1))
+    world.hear("j", JobRescaled, count=count + 1)
+    rescale(world, 0)
+    goes_on(world, gpus=1)
+    world.stop("j")
+    assert isinstance(world.end("j"), JobStopped)
+
+
+@pytest.mark.slow
+def test_training_that_is_over_has_succeeded_and_its_last_report_says_so(world: World) -> None:
+    train(world, epochs=2, pace_s=0.0)
+    assert world.exit("j").code == 0
+    assert world.heard("j", JobReported)[-1].progress == 1.0
+    assert [type(event) for event in world.heard("j") if not isinstance(event, JobReported)] == [JobStarted, JobExited]
+
+
+@pytest.mark.slow
+def test_an_error_in_the_script_is_told_with_its_code(world: World) -> None:
+    train(world, fails="w1")
+    end = world.exit("j")
+    assert (end.code, end.final) == (5, False)
+    assert "exit code 5" in end.detail
+
+
+def test_a_command_of_an_elastic_job_that_is_not_there_fails_for_good(world: World) -> None:
+    world.start("j", ("/nowhere/train",), elastic=True)
+    end = world.exit("j")
+    assert (end.code, end.final) == (127, True)
+    assert end.detail == "cannot run /nowhere/train: No such file or directory"
+
+
+def test_an_elastic_job_that_boots_is_stopped_at_once(world: World) -> None:
+    world.start("j", ("sleep", "1000"), elastic=True, gpus=2)
+    world.worker("j", 1)
+    world.stop("j")
+    assert isinstance(world.end("j"), JobStopped)
+    assert not world.heard("j", JobStarted)
+
+
+def test_the_workers_of_an_elastic_job_see_no_gpus_if_they_have_none(world: World) -> None:
+    world.start("j", "echo [$CUDA_VISIBLE_DEVICES] $FAIRLEAD_GPU", elastic=True, env={"CUDA_VISIBLE_DEVICES": "7"})
+    world.end("j")
+    assert world.log("j") == "[] 0\n"
