@@ -12,6 +12,7 @@ from fairlead.core.loop import Cadence
 from fairlead.core.messages import (
     JobExited,
     JobHeld,
+    JobReported,
     JobReprioritised,
     JobRescaled,
     JobStarted,
@@ -186,3 +187,17 @@ def test_use_counted_in_pieces_is_use_counted_at_once() -> None:
     assert pieces.at(90.0, ()) == pytest.approx(whole.at(90.0, ()))
     assert replace(whole).entries is whole.entries
     assert whole.copy().entries is not whole.entries
+
+
+def test_a_job_that_trains_on_while_it_changes_its_gpus_is_served() -> None:
+    state = state_with(JobSpec(id="a", gpus_max=4, in_place=True))
+    run(state, "a", at=0.0)
+    state.apply(JobReported(10.0, "a", 1, 0.1))
+    state.issue(Resize(10.0, "a", 1, WHOLE))
+    state.apply(JobReported(14.0, "a", 1, 0.1))  # it stands still
+    assert state.live["a"].run_s == 10.0
+    state.apply(JobReported(20.0, "a", 1, 0.2))
+    assert (state.live["a"].run_s, state.live["a"].service_gpu_s) == (16.0, 16.0)  # on the one GPU it had
+    state.apply(JobRescaled(21.0, "a", 1))
+    state.apply(JobReported(31.0, "a", 1, 0.6))
+    assert (state.live["a"].run_s, state.live["a"].service_gpu_s) == (26.0, 56.0)

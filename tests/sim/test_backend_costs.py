@@ -300,3 +300,29 @@ def test_larger_models_take_longer_to_restart_where_the_model_is_known() -> None
     assert by_model.of("imagenet").restart_s == 250.0 - DEFAULT.save_s
     assert by_model.of("unheard-of") == by_model.of(None) == flat.of("imagenet") == DEFAULT
     assert CostModel(Costs(save_s=60.0), by_model=True).of("cifar10").restart_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("plan", "end"),
+    [
+        # It trains on 2 GPUs for 20 s more while others boot, stands still for 5 s, and does the other 70 s in 35 s.
+        (on("n0", 0, 1, 2, 3), 10.0 + 20.0 + 5.0 + 35.0),
+        # To shrink, nobody has to boot.
+        (on("n0", 0), 10.0 + 5.0 + 180.0),
+        # On other GPUs it trains on the old ones meanwhile.
+        (on("n1", 0, 1), 10.0 + 20.0 + 5.0 + 70.0),
+    ],
+)
+def test_whoever_grows_in_place_trains_on_while_its_new_workers_boot(plan: Allocation, end: float) -> None:
+    costs = Costs(rescale_s=5.0, boot_s=20.0)
+    plans = {0.0: {"a": on("n0", 0, 1)}, 10.0: {"a": plan}}
+    assert ends(plans, job(costs=costs, in_place=True)) == {"a": pytest.approx(end)}
+
+
+def test_a_job_may_end_or_lose_a_node_while_its_new_workers_boot() -> None:
+    costs = Costs(boot_s=20.0)
+    grow = {0.0: {"a": on("n0", 0, 1)}, 90.0: {"a": on("n1", 0, 1)}}
+    assert ends(grow, job(costs=costs, in_place=True)) == {"a": 100.0}
+    back = {**grow, 95.0: {}, 200.0: {"a": on("n0", 0, 1)}}
+    lost = ends(back, job(costs=costs, in_place=True), outages=[Outage("n1", 95.0, 300.0)])
+    assert lost == {"a": pytest.approx(205.0)}  # the node it was to have is gone, and it with it; no work is lost

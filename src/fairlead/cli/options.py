@@ -28,7 +28,7 @@ _SHARED = (
     click.option("--profiles", type=click.Path(), help="Profiles or throughput tables, if not beside TRACE."),
     click.option("--cadence", default="event", show_default=True, metavar="WHEN", help="event, 60s or event+60s."),
     click.option("--costs", default="default", show_default=True, metavar="COSTS",
-                 help="none, default, or start=S,restart=S,save=S,rescale=S,checkpoint_every=S."),
+                 help="none, default, or start=S,restart=S,save=S,rescale=S,checkpoint_every=S,boot=S."),
     click.option("--jobs", type=click.IntRange(min=1), help="Only the first so many jobs."),
     click.option("--resample", is_flag=True, help="Draw jobs from TRACE with the seed instead of replaying it."),
     click.option("--failures", metavar="MTBF_H,REPAIR_H", help="Nodes fail, and are repaired, after so many hours."),

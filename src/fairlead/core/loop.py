@@ -101,8 +101,9 @@ class Cadence:
 
 
 def run(policy: Policy, backend: Backend, *, state: State, journal: Journal, cadence: Cadence) -> None:
-    """Decide until the world ends."""
-    plan = Plan()
+    """Decide until the world ends. Whoever runs already stays where it is until the first decision."""
+    view = state.snapshot()
+    plan = Plan(view.allocations, packed=frozenset({frozenset(view.allocations)}) if view.shared else frozenset())
     deadline = cadence.next(state.now, plan, state.wakes_at)
     while (events := backend.wait(deadline)) is not None:
         for event in events:  # 1. learn what happened

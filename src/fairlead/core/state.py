@@ -303,6 +303,11 @@ class State:
             raise self._refusal(event, job, f"a pause of {event.paused_s} s is not a finite number of at least 0")
         gpu_type = self.nodes[job.allocation.shares[0][0]].gpu_type if job.allocation else ""
         pause = {} if event.paused_s is None else {"rescale_s": event.paused_s}
+        if job.phase is RESCALING and event.progress > job.belief.progress:
+            # It trains on while others boot: what it did since then was service, on the GPUs it had.
+            trained_s = max(0.0, max(self.now, event.at) - job.accounted_at)
+            service_gpu_s = job.service_gpu_s + job.had * trained_s
+            job = replace(job, run_s=job.run_s + trained_s, service_gpu_s=service_gpu_s)
         self._change(job, event.at, belief=learn(job, event, gpu_type), **pause)
         self._lore = recall(self._lore, self.live[job.id], event)
 
@@ -378,7 +383,13 @@ class State:
             lost = job.releasing | (job.allocation - command.allocation)
             suspended = job.preemptions + (bool(job.allocation) and not command.allocation)
             self._change(
-                job, command.at, phase=following, allocation=command.allocation, releasing=lost, preemptions=suspended
+                job,
+                command.at,
+                phase=following,
+                allocation=command.allocation,
+                releasing=lost,
+                preemptions=suspended,
+                had=job.allocation.total,
             )
         else:
             preempted = job.preemptions + (not job.cancelled and bool(job.allocation))

@@ -307,6 +307,8 @@ class Job:
     #: How often it lost its GPUs to the plan.
     preemptions: int = 0
     first_started_at: float | None = None
+    #: While it changes its GPUs: how many it had before, on which it may train on meanwhile.
+    had: int = 0
     #: When it last ran, as of `accounted_at`; None if it never did. One that runs now ran last now.
     last_ran_at: float | None = None
     #: GPU-seconds and seconds spent RUNNING, up to `accounted_at`: what start-up and waiting take is nobody's service.

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fairlead.core.messages import JobReported
-from fairlead.core.types import NOTHING, Allocation, Observation
+from fairlead.core.types import NOTHING, Allocation, Job, Observation, Phase
 from fairlead.sim.truth import NOTHING_LEARNED, Learned, Pace
 from fairlead.sim.world import SimJob
 
@@ -20,6 +20,9 @@ class Attempt:
     allocation: Allocation = NOTHING
     #: What a rescale under way gives up, and still uses.
     releasing: Allocation = NOTHING
+    #: Where it will be once those that boot have booted; None while nobody does. `boots` counts how often that began.
+    growing_to: Allocation | None = None
+    boots: int = 0
     cancelled: bool = False
     #: The attempt began to train.
     began: bool = False
@@ -98,4 +101,34 @@ class Attempt:
             noise_scale=self.pace.noise_scale,
             observations=() if untold is None else (untold,),
             saved=saved,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """A job that is there when its world begins, in the middle of its life."""
+
+    job: SimJob
+    #: What the live world knows of it: its phase, attempt and GPUs.
+    known: Job
+    #: In the unit of its truth.
+    progress: float = 0.0
+    #: Seconds until the start, rescale or stop it is in is done.
+    left_s: float = 0.0
+
+    def attempt(self, now: float) -> Attempt:
+        known = self.known
+        return Attempt(
+            self.job,
+            known.attempt,
+            known.allocation,
+            known.releasing,
+            cancelled=known.cancelled,
+            began=known.phase not in (Phase.PENDING, Phase.STARTING),
+            failures=known.failures,
+            progress=self.progress,
+            settled_at=now,
+            saved_progress=self.progress,
+            saved_at=now,
+            learned=Learned(known.belief.observations, known.belief.noise_scale),
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import (
@@ -31,14 +32,17 @@ from fairlead.core.messages import (
     Tick,
 )
 from fairlead.core.occupancy import Occupancy
-from fairlead.core.types import NOTHING, Node
-from fairlead.sim.attempt import Attempt
+from fairlead.core.types import NOTHING, Allocation, Node, Phase
+from fairlead.sim.attempt import Attempt, Underway
 from fairlead.sim.truth import Setting
 from fairlead.sim.world import Outage, SimJob
 
 #: Internal entries of the heap; everything else in it is an event to deliver as it is.
-_STARTED, _RESCALED, _STOPPED = "started", "rescaled", "stopped"
+_STARTED, _BOOTED, _RESCALED, _STOPPED = "started", "booted", "rescaled", "stopped"
 _BOUNDARY, _RETUNE, _REPORT, _CHECKPOINT = "boundary", "retune", "report", "checkpoint"
+
+#: What completes the phases that end by themselves.
+_COMPLETES = {Phase.STARTING: _STARTED, Phase.RESCALING: _RESCALED, Phase.STOPPING: _STOPPED}
 
 
 class SimBackend:
@@ -100,6 +104,40 @@ class SimBackend:
         heapq.heapify(self._heap)
         self._pushed = len(events)
 
+    @classmethod
+    def resumed(
+        cls,
+        now: float,
+        underway: Sequence[Underway],
+        nodes: Sequence[Node],
+        *,
+        coming: Sequence[SimJob] = (),
+        **options: Any,
+    ) -> SimBackend:
+        """A world that begins in the middle: with these jobs as they are, and nodes that everybody knows of.
+
+        The first `wait` gives what running jobs have to tell and, last, a Tick. `coming` are jobs that are submitted
+        later; `options` are those of a world that begins at its beginning, without outages.
+        """
+        world = cls(coming, (), **options)
+        _check_names("jobs", [*(each.known.id for each in underway), *world._jobs])
+        world.now, world._nodes = now, {node.id: node for node in nodes}
+        for each in underway:
+            world._resume(each)
+        world._outbox.append(Tick(now))
+        return world
+
+    def _resume(self, underway: Underway) -> None:
+        job, phase = underway.attempt(self.now), underway.known.phase
+        self._jobs[job.id] = job
+        if phase is Phase.PENDING:
+            return
+        self._alive[job.id] = job
+        if phase is Phase.RUNNING:
+            self._enter(job)
+        elif phase in _COMPLETES:
+            self._later(underway.left_s, _COMPLETES[phase], job)
+
     # -- the Backend protocol ------------------------------------------------------------------------------------
 
     def wait(self, until: float) -> list[Event] | None:
@@ -134,14 +172,23 @@ class SimBackend:
             return
         if command.job not in self._alive:
             return  # the command crossed the end of its attempt, which is already in the outbox
-        job.settle(self.now)
-        self._leave(job)
-        if isinstance(command, Resize):
-            job.allocation, job.releasing = command.allocation, job.allocation - command.allocation
-            self._later(costs.rescale_s, _RESCALED, job)
+        if isinstance(command, Resize) and job.present and costs.boot_s and command.allocation - job.allocation:
+            job.growing_to, job.boots = command.allocation, job.boots + 1
+            self._push(costs.boot_s, _BOOTED, job.id, job.boots)
+        elif isinstance(command, Resize):
+            self._change_over(job, command.allocation)
         else:
+            job.settle(self.now)
+            self._leave(job)
+            job.growing_to = None
             self._aborted += not job.began
             self._later(costs.save_s if job.began else 0.0, _STOPPED, job)
+
+    def _change_over(self, job: Attempt, allocation: Allocation) -> None:
+        job.settle(self.now)
+        self._leave(job)
+        job.allocation, job.releasing, job.growing_to = allocation, job.allocation - allocation, None
+        self._later(job.job.costs.rescale_s, _RESCALED, job)
 
     def remaining_s(self, job_id: str) -> float:
         """True seconds left, for oracles: alone, on what the job asked for."""
@@ -177,10 +224,13 @@ class SimBackend:
             self._outbox.append(what)
             return
         job = self._jobs.get(job_id)
-        if job is None or job.version != version:
+        if job is None or _is_void(what, job, version):
             return
         if what == _BOUNDARY:
             self._cross(job)
+        elif what == _BOOTED:
+            assert job.growing_to is not None
+            self._change_over(job, job.growing_to)
         elif what == _RETUNE:
             job.settle(self.now)
             self._repace(job)
@@ -224,7 +274,8 @@ class SimBackend:
                 del self._jobs[event.job]
         elif isinstance(event, NodeLost):
             for job in list(self._alive.values()):
-                if event.node in job.allocation.nodes or event.node in job.releasing.nodes:
+                growing = job.growing_to or NOTHING
+                if any(event.node in each.nodes for each in (job.allocation, job.releasing, growing)):
                     job.settle(self.now)
                     if job.present and job.job.costs.checkpoint_every_s == 0.0:
                         self._report(job, saved=True)  # it saves all the time, so nothing is lost
@@ -235,7 +286,7 @@ class SimBackend:
     def _end(self, job: Attempt) -> None:
         """The attempt is over, and the job with it if it will not be started again."""
         job.allocation = job.releasing = NOTHING
-        job.began = False
+        job.growing_to, job.began = None, False
         self._alive.pop(job.id, None)
         if job.cancelled or job.failures > job.job.spec.max_restarts:
             self._jobs.pop(job.id, None)
@@ -348,17 +399,27 @@ class SimBackend:
 
     def _later(self, delay_s: float, what: str, job: Attempt, *, late: bool = False) -> None:
         """Note what happens next to a job. What is late comes after all else at that instant, decisions included."""
+        self._push(delay_s, what, job.id, job.version, late=late)
+
+    def _push(self, delay_s: float, what: str, job_id: str, version: int, *, late: bool = False) -> None:
         self._pushed += 1
-        heapq.heappush(self._heap, (self.now + delay_s, late, self._pushed, what, job.id, job.version))
+        heapq.heappush(self._heap, (self.now + delay_s, late, self._pushed, what, job_id, version))
 
     def _drop_void(self) -> None:
         """Forget entries at the top that a change of course has made void, so that time does not stop for them."""
         heap = self._heap
         while heap and isinstance(heap[0][3], str):
             job = self._jobs.get(heap[0][4])
-            if job is not None and job.version == heap[0][5]:
+            if job is not None and not _is_void(heap[0][3], job, heap[0][5]):
                 return
             heapq.heappop(heap)
+
+
+def _is_void(what: str, job: Attempt, version: int) -> bool:
+    """A change of course has come between; workers boot whatever else happens, until it is no longer for them."""
+    if what == _BOOTED:
+        return job.growing_to is None or job.boots != version
+    return job.version != version
 
 
 def _check_names(what: str, names: Sequence[str]) -> None:

@@ -22,6 +22,8 @@ class Costs:
     rescale_s: float = 0.0
     #: A lost node costs the work since the last of these; 0 loses nothing.
     checkpoint_every_s: float = 0.0
+    #: Before the pause of a job that grows in place: its new workers boot while the others train on.
+    boot_s: float = 0.0
 
     def __post_init__(self) -> None:
         for f in fields(self):
