@@ -39,6 +39,12 @@ POLICIES: dict[str, str] = {
     "even": "fairlead.policies.even:Even",
     "autoscale": "fairlead.policies.autoscale:Autoscale",
     "frugal": "fairlead.policies.frugal:Frugal",
+    "tenancy": "fairlead.policies.middleware.tenancy:Tenancy",
+    "window": "fairlead.policies.middleware:Window",
+    "by-priority": "fairlead.policies.middleware:ByPriority",
+    "minimum-run": "fairlead.policies.middleware.minimum:MinimumRun",
+    "least-loss": "fairlead.policies.middleware.loss:LeastLoss",
+    "drain": "fairlead.policies.middleware.drain:Drain",
 }
 
 GROUP = "fairlead.policies"

@@ -80,7 +80,7 @@ def seen() -> Counter[str]:
             found.add(f"{len({node.gpu_type for node in view.nodes.values()})} types")
             found |= {"lost" for node in view.nodes.values() if not node.healthy}
             found |= {"draining" for node in view.nodes.values() if node.draining and view.assigned.get(node.id)}
-            found |= {"cancelled" for _ in view.cancelled}
+            found |= {"cancelled" for _ in view.barred}
             for live in view.jobs.values():
                 found |= {str(live.phase)}
                 found |= {"unpreemptible runs"} if live.allocation and not live.spec.preemptible else set()

@@ -94,7 +94,7 @@ class Pilot:
         if not view.jobs or not any(node.open for node in view.nodes.values()):
             return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "by goodput"))
         options = choices(view, self._appraiser, reach=1, lore=self.lore)
-        worth_J = _worth(options)
+        worth_J = _worth(options) * np.array([job.spec.weight for job in options.jobs])
         left_J = np.array([self._left(view, j, options) for j in range(len(options.jobs))])
         weight_J = worth_J * np.maximum(_on_one_gpu(options, left_J), LEAST_GPU_S) ** -self.hurry
         highest_J = np.maximum(options.one_JTS, options.many_JTS).max(axis=(1, 2), initial=0.0)
@@ -105,7 +105,7 @@ class Pilot:
         dear_J = np.where(options.now_J > 0.0, pause_J, 0.0)
 
         def cost(goodput: Floats) -> Floats:
-            return -goodput * weight_J[:, None, None]
+            return np.asarray(-goodput * weight_J[:, None, None])
 
         def moved(goodput: Floats) -> Floats:
             left_s = left_J[:, None, None] / np.maximum(goodput, 1e-12)
@@ -116,7 +116,9 @@ class Pilot:
         problem = replace(problem, scale=float((weight_J * highest_J).sum()))
         behind_J = self._serve_first(view, options, problem, LEASE * pause_J)
         answer = allocate(problem)
-        first = int(behind_J.argmax())
+        # Who cannot run on what there is would be furthest behind in the end, and nobody else would run.
+        finite_JTS = np.isfinite(np.minimum(problem.one_JTS, problem.many_JTS)) & (problem.sizes_S > 0)
+        first = int(np.where(finite_JTS.any(axis=(1, 2)), behind_J, -np.inf).argmax())
         if behind_J[first] > 0.0 and not answer.where[first] and not options.jobs[first].allocation:
             problem = _reserved(problem, first)
             answer = allocate(problem)

@@ -1,0 +1,82 @@
+"""Who matters more goes first: of lower priorities the inner policy sees only jobs for which there is room besides.
+
+A class is all jobs of one priority. The highest is seen whole. From there on, each job takes what it needs at least; of
+a class for which too few GPUs are left, those that run come first, then those that came first, and no lower class is
+seen. So priorities say who runs at all, and nothing of how the rest is shared: that stays the inner policy's. Whoever
+must not be preempted is never hidden once it runs. What can never fit takes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from fairlead.core.loop import Policy
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import Job, Plan, Reason
+from fairlead.policies.middleware.imagining import imagined
+from fairlead.policies.middleware.wearing import pass_on
+from fairlead.policies.reasons import Reasons
+from fairlead.policies.tiresias import Tiresias
+
+#: Jobs of higher priority take all there is.
+PRIORITY = "priority"
+
+
+@dataclass(frozen=True)
+class ByPriority:
+    """Jobs of higher priority run before those of lower; another policy plans for those that may."""
+
+    wears = True
+
+    #: The policy that plans for whoever is not outranked.
+    inner: Policy = field(default_factory=Tiresias)
+    #: As the inner policy says.
+    adapts: str = field(init=False, repr=False, compare=False)
+    needs_oracle: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        pass_on(self, self.inner)
+
+    def plan(self, view: Snapshot) -> Plan:
+        outranked = self._outranked(view)
+        if not outranked:
+            return self.inner.plan(view)
+        plan = self.inner.plan(imagined(view, hidden=outranked))
+
+        def explain(job: Job) -> Reason:
+            if job.id not in outranked:
+                return plan.reasons[job.id]
+            others, above = outranked[job.id], job.spec.priority
+            text = f"waits: {others} jobs have a higher priority than its {above}, and need all GPUs there are"
+            return Reason(PRIORITY, text, {"priority": above, "above": others})
+
+        return replace(plan, reasons=Reasons(view, explain))
+
+    def _outranked(self, view: Snapshot) -> dict[str, int]:
+        """Jobs that are not to be shown, and how many come before each."""
+        classes: dict[int, list[Job]] = {}
+        for job in view.jobs.values():
+            classes.setdefault(job.spec.priority, []).append(job)
+        if len(classes) == 1:
+            return {}
+        there = sum(node.gpus for node in view.nodes.values() if node.open)
+        free = there - sum(job.allocation.total for job in view.jobs.values() if _stays(job))
+        hidden: dict[str, int] = {}
+        before, full = 0, False
+        for priority in sorted(classes, reverse=True):
+            members = [job for job in classes[priority] if not _stays(job) and self._needs(job) <= there]
+            for job in sorted(members, key=lambda job: not job.allocation):
+                if before and (full or self._needs(job) > free):
+                    hidden[job.id] = before
+                else:
+                    free -= self._needs(job)
+            full = full or free <= 0 or any(job.id in hidden for job in members)
+            before += len(classes[priority])
+        return hidden
+
+    def _needs(self, job: Job) -> int:
+        return job.spec.gpus if self.adapts == "nothing" else job.spec.least
+
+
+def _stays(job: Job) -> bool:
+    return bool(job.allocation) and not job.spec.preemptible

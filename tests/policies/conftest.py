@@ -1,0 +1,8 @@
+"""Lets the tests here import what stands beside them: `tenants`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

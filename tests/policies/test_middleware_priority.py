@@ -1,0 +1,105 @@
+"""ByPriority: who matters more goes first, and the rest is the inner policy's."""
+
+from __future__ import annotations
+
+import pytest
+from tenants import sizes
+
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import Plan
+from fairlead.policies.even import Even
+from fairlead.policies.fifo import Fifo
+from fairlead.policies.middleware import ByPriority, Window
+from fairlead.policies.pilot import Pilot
+from fairlead.policies.tiresias import Tiresias
+from fairlead.testing import check_policy, job, make_view
+
+
+def test_jobs_of_one_priority_are_left_to_the_inner_policy() -> None:
+    view = make_view("1x4", [job("a", 4, priority=3), job("b", 1, priority=3)])
+    assert ByPriority(Fifo()).plan(view) == Fifo().plan(view)
+
+
+def test_a_job_of_higher_priority_starts_before_those_that_came_earlier() -> None:
+    view = make_view("1x4", [job("early", 4), job("late", 4, priority=1)])
+    plan = ByPriority(Fifo()).plan(view)
+    assert sizes(plan) == {"late": 4}
+    assert plan.reasons["early"].code == "priority"
+    assert plan.reasons["early"].text == (
+        "waits: 1 jobs have a higher priority than its 0, and need all GPUs there are"
+    )
+
+
+def test_a_running_job_makes_way_unless_it_must_not_be_preempted() -> None:
+    for preemptible, expected in ((True, {"late": 4}), (False, {"early": 4})):
+        running = job("early", 4, on="n0[0,1,2,3]", preemptible=preemptible)
+        view = make_view("1x4", [running, job("late", 4, priority=1)], now=10.0)
+        assert sizes(ByPriority(Fifo()).plan(view)) == expected
+
+
+def test_whoever_fits_beside_higher_priorities_runs_too() -> None:
+    view = make_view("1x4", [job("low", 1), job("high", 2, priority=5), job("lowest", 4, priority=-1)])
+    assert sizes(ByPriority(Fifo()).plan(view)) == {"low": 1, "high": 2}
+
+
+def test_earlier_jobs_of_lower_priority_do_not_take_what_a_higher_one_needs() -> None:
+    jobs = [job("a", 2), job("b", 2), job("high", 2, priority=1)]
+    assert sizes(ByPriority(Fifo()).plan(make_view("1x4", jobs))) == {"a": 2, "high": 2}
+    running = [job("a", 2), job("b", 2, on="n0[0,1]"), job("high", 2, priority=1)]
+    assert sizes(ByPriority(Fifo()).plan(make_view("1x4", running, now=9.0))) == {"b": 2, "high": 2}
+
+
+def test_elastic_jobs_need_no_more_than_their_least() -> None:
+    jobs = [job("low", 1), job("high", 1, gpus_min=1, gpus_max=4, in_place=True, priority=5)]
+    assert sizes(ByPriority(Even()).plan(make_view("1x4", jobs))) == {"low": 1, "high": 3}
+
+
+def test_a_job_that_can_never_fit_keeps_nobody_waiting() -> None:
+    view = make_view("1x4", [job("low", 4), job("huge", 100, priority=9)])
+    assert sizes(ByPriority(Tiresias()).plan(view)) == {"low": 4}
+
+
+@pytest.mark.parametrize("inner", [Fifo(), Tiresias()])
+def test_it_keeps_the_contract(inner: Fifo | Tiresias) -> None:
+    check_policy(ByPriority(inner))
+
+
+def test_pilot_lets_others_run_while_one_can_never_fit() -> None:
+    jobs = [job("huge", 100, submitted_at=0.0), job("a", 4, submitted_at=1.0)]
+    view = make_view("1x4", jobs, now=100_000.0)
+    assert sizes(Pilot().plan(view)) == {"a": 4}
+
+
+def test_pilot_gives_more_to_whom_weighs_more() -> None:
+    for heavy in "ab":
+        jobs = [job(name, 1, weight=8.0 if name == heavy else 1.0) for name in "ab"]
+        assert sizes(Pilot(floor=0.0).plan(make_view("1x1", jobs))) == {heavy: 1}
+
+
+def test_of_a_long_queue_the_first_jobs_are_seen_taking_turns_by_user() -> None:
+    many = [job(f"a{place}", 1, tenant="ann") for place in range(300)]
+    jobs = [*many, job("b", 1, tenant="bob"), job("urgent", 1, tenant="ann", priority=1)]
+    seen: list[list[str]] = []
+
+    class Looking:
+        def plan(self, view: Snapshot) -> Plan:
+            seen.append(list(view.jobs))
+            return Fifo().plan(view)
+
+    plan = Window(Looking(), most=3).plan(make_view("1x2", jobs))
+    assert seen == [["a0", "b", "urgent"]]
+    assert sizes(plan) == {"a0": 1, "b": 1}
+    assert plan.reasons["a1"].code == "far-back"
+    assert plan.reasons["a1"].numbers == {"ahead": 3, "window": 3}
+    assert plan.reasons["a299"].numbers["ahead"] == 301
+
+
+def test_a_short_queue_is_seen_whole_and_whoever_runs_is_always_seen() -> None:
+    jobs = [job("runs", 2, on="n0[0,1]"), *(job(f"w{place}", 1) for place in range(5))]
+    view = make_view("1x2", jobs, now=5.0)
+    assert Window(Fifo(), most=5).plan(view) == Fifo().plan(view)
+    assert sizes(Window(Fifo(), most=1).plan(view)) == {"runs": 2}
+
+
+def test_a_window_keeps_the_contract() -> None:
+    check_policy(Window(Fifo(), most=2))
