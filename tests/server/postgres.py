@@ -13,10 +13,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-#: Waits for the end of its input, which comes when the tests end; then the server ends, and its files go.
+#: Waits for a line or the end of its input, which comes when the tests end; then the server ends, and its files go.
 _GUARD = """
 "$1/postgres" -D "$2/data" -k "$2" -p "$3" >"$2/log" 2>&1 &
-cat >/dev/null
+read line
 kill -QUIT $!
 wait
 rm -rf "$2"
@@ -104,6 +104,7 @@ class Server:
 
     def stop(self) -> None:
         assert self._guard.stdin is not None
+        self._guard.stdin.write(b"stop\n")  # whoever was forked since holds the other end too, so closing is not enough
         self._guard.stdin.close()
         self._guard.wait(60)
 

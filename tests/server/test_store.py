@@ -32,9 +32,10 @@ from fairlead.core.messages import (
 from fairlead.core.state import State
 from fairlead.core.types import Allocation, JobSpec, Node
 from fairlead.journal import replay
+from fairlead.server.database import APPLICATION_ID
 from fairlead.server.journal import SqlJournal, recover
 from fairlead.server.store import Conflict, NewJob, Store, Submitted, User
-from fairlead.server.tables import APPLICATION_ID, metadata
+from fairlead.server.tables import metadata
 
 LIFE: list[Message] = [
     NodeJoined(0.0, Node("n0", 4, labels={"rack": "ü"})),

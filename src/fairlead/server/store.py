@@ -24,20 +24,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
 from fairlead.core.messages import Message
 from fairlead.server import journal as records
+from fairlead.server.database import Database, find_database, reason
 from fairlead.server.journal import Record, to_json
-from fairlead.server.tables import (
-    Database,
-    Writer,
-    controller,
-    find_database,
-    jobs,
-    journal,
-    notes,
-    reason,
-    requests,
-    submissions,
-    users,
-)
+from fairlead.server.tables import controller, jobs, journal, notes, requests, submissions, users
+from fairlead.server.writer import Writer
 
 T = TypeVar("T")
 

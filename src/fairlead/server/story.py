@@ -1,0 +1,131 @@
+"""What happened to a job, told in one sentence each: messages of the journal, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.core.messages import (
+    JobCancelled,
+    JobExited,
+    JobHeld,
+    JobReported,
+    JobReprioritised,
+    JobRescaled,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    Message,
+    NodeDrained,
+    NodeJoined,
+    NodeLost,
+    Release,
+    Rent,
+    Resize,
+    Start,
+    Stop,
+    Tick,
+    encode,
+)
+from fairlead.core.types import JobSpec
+from fairlead.server.reasons import clock, counted
+from fairlead.server.store import Note
+
+#: The kind of note that says who wished what, where the journal does not.
+ASKED = "asked"
+
+#: What a person does, by the kind of request.
+_WISHES: Mapping[str, str] = {
+    "hold": "put it on hold",
+    "suspend": "suspended it",
+    "release": "released it",
+    "resume": "let it go on",
+    "priority": "changed its priority",
+}
+
+
+def told_message(seq: int, message: Message) -> dict[str, Any]:
+    """A message of the journal, with its fields."""
+    fields = encode(message)
+    del fields["v"]
+    if isinstance(message, JobSubmitted):
+        del fields["spec"]  # it is the job itself, and the document says more
+    return {"seq": seq, **fields, "text": sentence(message)}
+
+
+def told_note(note: Note) -> dict[str, Any]:
+    """A note has no place in the journal, and so no number there."""
+    return {"seq": None, "at": note.at, "type": note.kind, "text": note_sentence(note), "body": note.body}
+
+
+def note_sentence(note: Note) -> str:
+    body = note.body
+    if isinstance(text := body.get("text"), str):
+        return text
+    if note.kind == ASKED:
+        did = _WISHES.get(str(body.get("what")), "asked for something")
+        return f"{body.get('by', 'somebody')} {did}"
+    facts = ", ".join(f"{name} {value}" for name, value in body.items() if isinstance(value, str | int | float))
+    return f"{note.kind}: {facts}" if facts else note.kind
+
+
+def sentence(message: Message) -> str:  # noqa: C901  # one case for each message, and no more to it
+    match message:
+        case JobSubmitted(spec=spec):
+            return f"{spec.tenant} submitted it to queue {spec.queue}: {_asks_for(spec)}"
+        case JobCancelled(by=by, why=why):
+            return (f"{by} cancelled it" if by else "was cancelled") + (f": {why}" if why else "")
+        case JobHeld(on_hold=on_hold):
+            return "is on hold, and holds no GPUs until it is released" if on_hold else "is no longer on hold"
+        case JobReprioritised(priority=priority):
+            return f"its priority is {priority} now"
+        case JobStarted(attempt=attempt):
+            return f"attempt {attempt} has started up, and runs"
+        case JobReported():
+            return _report(message)
+        case JobRescaled():
+            return "uses its new GPUs"
+        case JobStopped(attempt=attempt):
+            return f"attempt {attempt} has stopped; the job can go on later"
+        case JobExited():
+            return _exit(message)
+        case Start(attempt=attempt, allocation=allocation):
+            return f"attempt {attempt} starts on {counted(allocation.total, 'GPU')}: {allocation}"
+        case Resize(allocation=allocation):
+            if not allocation:
+                return "gives up its GPUs, and its processes stay warm"
+            return f"changes to {counted(allocation.total, 'GPU')}: {allocation}"
+        case Stop(attempt=attempt):
+            return f"attempt {attempt} is asked to stop"
+        case NodeJoined(node=node):
+            return f"node {node.id} can be used"
+        case NodeLost(node=node_id):
+            return f"node {node_id} is lost"
+        case NodeDrained(node=node_id, draining=draining, by=until):
+            due = "" if until is None else f", and has to be empty at {clock(until)}"
+            return f"node {node_id} takes nobody new{due}" if draining else f"node {node_id} is open again"
+        case Rent(node=node_id):
+            return f"node {node_id} is asked for"
+        case Release(node=node_id):
+            return f"node {node_id} is given back"
+        case Tick():
+            return "time passed"
+
+
+def _asks_for(spec: JobSpec) -> str:
+    size = counted(spec.least, "GPU") if spec.least == spec.most else f"{spec.least} to {spec.most} GPUs"
+    types = f" of type {' or '.join(spec.gpu_types)}" if spec.gpu_types else ""
+    return f"{size}{types}, priority {spec.priority}"
+
+
+def _report(message: JobReported) -> str:
+    batch = "" if message.batch is None else f" at batch {message.batch}"
+    saved = ", which is saved" if message.saved else ""
+    return f"is {100.0 * message.progress:.1f} % done{batch}{saved}"
+
+
+def _exit(message: JobExited) -> str:
+    detail = f": {message.detail}" if message.detail else ""
+    if message.code == 0:
+        return f"attempt {message.attempt} has succeeded{detail}"
+    return f"attempt {message.attempt} ended with exit code {message.code}{detail}"

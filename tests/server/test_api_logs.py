@@ -1,0 +1,204 @@
+"""What jobs wrote: which part of it, by whom it may be read, and how it is followed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from still import StillLog, StillPlane
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.server.logs import LONGEST_LINE, MOST_LINES, Follower, Wanted, read
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[StillPlane]:
+    with StillPlane(tmp_path) as plane:
+        plane.submit()
+        yield plane
+
+
+def text(plane: StillPlane, query: str = "", user: str = "ann") -> str:
+    response = plane.ask("GET", f"/api/v1/jobs/1/logs{query}", user)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    return response.text
+
+
+# -- all at once -------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_wrote_nothing_has_an_empty_log(plane: StillPlane) -> None:
+    assert text(plane) == ""
+
+
+def test_the_log_of_one_worker_is_as_it_was_written(plane: StillPlane) -> None:
+    plane.write_log("1", "eins\nzwei ä\n".encode())
+    assert text(plane) == "eins\nzwei ä\n"
+
+
+def test_lines_of_several_workers_begin_with_their_rank(plane: StillPlane) -> None:
+    plane.write_log("1", b"a\nb", rank=0)
+    plane.write_log("1", b"c\n", rank=1)
+    assert text(plane) == "[0] a\n[0] b\n[1] c\n"
+    assert text(plane, "?rank=1") == "c\n"
+    assert text(plane, "?rank=7") == ""
+
+
+def test_the_last_attempt_is_shown_unless_asked_otherwise(plane: StillPlane) -> None:
+    plane.write_log("1", b"old\n", attempt=1)
+    plane.write_log("1", b"new\n", attempt=2)
+    assert text(plane) == "new\n"
+    assert text(plane, "?attempt=1") == "old\n"
+    assert text(plane, "?attempt=all") == "old\nnew\n"
+    assert text(plane, "?attempt=3") == ""
+
+
+@pytest.mark.parametrize("ends", ["\n", ""])
+@pytest.mark.parametrize("tail", [0, 1, 2, 5, 6, 100])
+def test_a_tail_is_the_last_so_many_lines(plane: StillPlane, tail: int, ends: str) -> None:
+    lines = [f"line {n}" for n in range(6)]
+    plane.write_log("1", ("\n".join(lines) + ends).encode())
+    assert text(plane, f"?tail={tail}").splitlines() == (lines[-tail:] if tail else [])
+
+
+def test_a_tail_is_found_in_a_file_that_is_larger_than_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    lines = [f"{n} {'x' * (n % 977)}" for n in range(2000)]
+    path.write_text("\n".join(lines) + "\n")
+    file = StillLog(1, 0, path, path.with_suffix(".index"))
+    for tail in (1, 150, 151, 1999, 2000):
+        assert b"".join(read([file], Wanted(tail=tail))).decode().splitlines() == lines[-tail:]
+
+
+def test_what_was_written_since_a_time_is_found_by_the_index(plane: StillPlane) -> None:
+    now = plane.controller.now()
+    index = f"{now - 100} 4\n{now - 50} 8\n{now - 10} 12\nhalf a li"
+    plane.write_log("1", b"aaa\nbbb\nccc\n", index=index)
+    assert text(plane, "?since=60s") == "bbb\nccc\n"
+    assert text(plane, f"?since={now - 49}") == "ccc\n"
+    assert text(plane, "?since=1h") == "aaa\nbbb\nccc\n"
+    assert text(plane, "?since=1s") == ""
+    assert text(plane, "?since=1h&tail=1") == "ccc\n"
+
+
+def test_bytes_that_are_no_text_are_shown_with_marks(plane: StillPlane) -> None:
+    plane.write_log("1", b"\xff\xfe\x00ok\n")
+    assert "ok" in text(plane)
+
+
+@pytest.mark.parametrize(
+    "query", ["rank=-1", "rank=x", "attempt=-1", "attempt=x", "tail=-1", "tail=1e9", "since=soon", "since=-1"]
+)
+def test_a_part_that_makes_no_sense_is_refused(plane: StillPlane, query: str) -> None:
+    for path in ("logs", "logs/stream"):
+        assert plane.ask("GET", f"/api/v1/jobs/1/{path}?{query}").status_code == 422
+
+
+def test_logs_are_for_the_owner_and_admins(plane: StillPlane) -> None:
+    plane.write_log("1", b"private\n")
+    assert text(plane, user="root") == "private\n"
+    for user in ("bob", "eve"):
+        for path in ("logs", "logs/stream"):
+            response = plane.ask("GET", f"/api/v1/jobs/1/{path}", user)
+            assert response.status_code == 404
+            assert "private" not in response.text
+
+
+# -- files that are not what they seem ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trick", ["link", "pipe", "directory", "gone"])
+def test_only_a_regular_file_is_read(plane: StillPlane, trick: str) -> None:
+    secret = plane.directory / "secret"
+    secret.write_text("secretword\n")
+    path = plane.write_log("1", b"x")
+    path.unlink()
+    if trick == "link":
+        path.symlink_to(secret)
+    elif trick == "pipe":
+        os.mkfifo(path)
+    elif trick == "directory":
+        path.mkdir()
+    assert text(plane) == ""
+    follower = Follower(Wanted())
+    assert follower.look(plane.log_files["1"], final=True) == []
+
+
+# -- as they grow ------------------------------------------------------------------------------------------------------
+
+
+def texts(lines: list[Any]) -> list[str]:
+    return [line.text for line in lines]
+
+
+def test_a_follower_is_told_whole_lines_as_they_come(plane: StillPlane) -> None:
+    follower = Follower(Wanted())
+    assert follower.look([], final=False) == []
+    plane.write_log("1", b"one\ntw")
+    files = plane.log_files["1"]
+    assert texts(follower.look(files, final=False)) == ["one"]
+    assert follower.look(files, final=False) == []
+    plane.write_log("1", b"o\n")
+    assert texts(follower.look(files, final=False)) == ["two"]
+    plane.write_log("1", b"no line feed")
+    assert follower.look(files, final=False) == []
+    assert texts(follower.look(files, final=True)) == ["no line feed"]
+
+
+def test_a_follower_goes_on_with_the_next_attempt(plane: StillPlane) -> None:
+    follower = Follower(Wanted())
+    plane.write_log("1", b"first", attempt=1)
+    plane.write_log("1", b"second\n", attempt=2)
+    assert texts(follower.look(plane.log_files["1"], final=False)) == ["second"]
+    plane.write_log("1", b"unfinished", attempt=2)
+    plane.write_log("1", b"third\n", attempt=3)
+    found = follower.look(plane.log_files["1"], final=False)
+    assert [(line.attempt, line.text) for line in found] == [(2, "unfinished"), (3, "third")]
+
+
+def test_a_follower_that_comes_back_goes_on_after_the_last_line_it_was_told(plane: StillPlane) -> None:
+    for rank in (0, 1):
+        plane.write_log("1", b"".join(b"%d\n" % n for n in range(5)), rank=rank)
+    files = plane.log_files["1"]
+    whole = Follower(Wanted()).look(files, final=False)
+    assert len(whole) == 10
+    for number, line in enumerate(whole):
+        rest = Follower.at(line.position, Wanted()).look(files, final=False)
+        assert [(r.rank, r.text) for r in rest] == [(r.rank, r.text) for r in whole[number + 1 :]]
+
+
+def test_a_follower_may_begin_near_the_end(plane: StillPlane) -> None:
+    plane.write_log("1", b"a\nb\nc\n")
+    assert texts(Follower(Wanted(tail=1)).look(plane.log_files["1"], final=False)) == ["c"]
+
+
+def test_one_look_is_bounded_and_so_is_a_line(plane: StillPlane) -> None:
+    plane.write_log("1", b"x\n" * (MOST_LINES + 5) + b"y" * (2 * LONGEST_LINE + 3))
+    follower, files = Follower(Wanted()), plane.log_files["1"]
+    assert len(follower.look(files, final=False)) == MOST_LINES
+    rest = follower.look(files, final=True)
+    rest += follower.look(files, final=True)
+    assert [len(line.text) for line in rest] == [1] * 5 + [LONGEST_LINE, LONGEST_LINE, 3]
+
+
+@pytest.mark.parametrize(
+    "position", ["x", "1_2", "1_../../etc/passwd", "1_1.0.-5", "1_1.0.1e9", "1\n", "1_1.0." + "9" * 30]
+)
+def test_a_position_that_is_none_of_ours_is_refused(plane: StillPlane, position: str) -> None:
+    with pytest.raises(InvalidSpec, match="position"):
+        Follower.at(position, Wanted())
+    if position.isprintable():  # or else it is no header
+        response = plane.ask("GET", "/api/v1/jobs/1/logs/stream", headers={"Last-Event-ID": position})
+        assert response.status_code == 422
+
+
+def test_a_position_beyond_the_end_is_the_end(plane: StillPlane) -> None:
+    plane.write_log("1", b"a\n")
+    follower = Follower.at("1_1.0.999999", Wanted())
+    assert follower.look(plane.log_files["1"], final=False) == []
+    plane.write_log("1", b"b\n")
+    assert texts(follower.look(plane.log_files["1"], final=False)) == ["b"]

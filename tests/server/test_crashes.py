@@ -1,0 +1,84 @@
+"""kill -9 of the controller at every step of its loop, with real jobs: none is lost, none runs twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fairlead.backends.processes import carriers
+from fairlead.core import codec
+from fairlead.core.facts import Facts
+from fairlead.core.messages import COMMANDS
+from fairlead.core.state import State
+from fairlead.journal import replay
+from fairlead.server.controller import ControlOptions
+from fairlead.server.store import Store
+
+SCRIPT = Path(__file__).with_name("crashing.py")
+
+#: How many controllers may run side by side: they mostly wait.
+AT_ONCE = 4
+
+
+def controller(root: Path, step: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), str(root), str(step)], capture_output=True, text=True, check=False, timeout=120.0
+    )
+
+
+def crash_and_recover(root: Path, step: int) -> bool:
+    """Whether that step was reached. Checks everything that a crash there might have broken."""
+    first = controller(root, step)
+    if first.returncode == 0:
+        return False
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    second = controller(root, 0)
+    assert second.returncode == 0, second.stderr
+    told = second.stdout.split()[1:]
+    assert sorted(told) == ["1:succeeded:1", "2:succeeded:1", "3:succeeded:1"], f"step {step}: {told}"
+    lines = (root / "work" / "told").read_text().splitlines()
+    # Rank 1 of the first job says the same as rank 0.
+    expected = ["a begins"] * 2 + ["a ends"] * 2 + ["b begins", "b ends", "c begins", "c ends"]
+    assert sorted(lines) == sorted(expected), f"step {step}: {lines}"
+    assert_journal_replays(root)
+    assert [pid for job in "123" for pid in carriers(f"{root / 'jobs'}:{job}:1")] == []
+    return True
+
+
+def assert_journal_replays(root: Path) -> None:
+    """From its beginning and from its last snapshot, to the same state."""
+    options = ControlOptions()
+    with Store.open(f"sqlite:///{root}/fairlead.db") as store:
+        messages = list(store.read())
+        whole = State(half_life_s=options.half_life_s, keep_finished=options.keep_finished)
+        for _, message in messages:
+            whole.issue(message) if isinstance(message, COMMANDS) else whole.apply(message)
+        assert replay(message for _, message in messages).finished == whole.finished
+        snapshot = store.latest_snapshot()
+        assert snapshot is not None
+        rest = State.of(codec.decode(Facts, snapshot[1], place="snapshot"))
+        for seq, message in messages:
+            if seq > snapshot[0]:
+                rest.issue(message) if isinstance(message, COMMANDS) else rest.apply(message)
+        assert rest == whole
+
+
+@pytest.mark.slow
+def test_a_controller_may_be_killed_at_every_step_of_its_loop(tmp_path: Path) -> None:
+    calm = controller(tmp_path / "calm", 0)
+    assert calm.returncode == 0, calm.stderr
+    steps = int(calm.stdout.split()[0])
+    assert steps > 30
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        every = range(1, steps + 1, 2)
+        reached = list(pool.map(lambda step: crash_and_recover(tmp_path / str(step), step), every))
+    assert sum(reached) > len(reached) // 2
+
+
+def test_a_controller_that_was_killed_after_it_began_a_job_takes_it_up_again(tmp_path: Path) -> None:
+    assert crash_and_recover(tmp_path / "state", 12)

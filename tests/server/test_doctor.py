@@ -1,0 +1,118 @@
+"""`fairlead doctor`: it finds what is broken, says what to do, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fairlead.cli.doctor import examine_server
+from fairlead.cli.main import main
+from fairlead.cli.surroundings import OK, PROBLEM, WARNING, Finding
+from fairlead.core.messages import Tick
+from fairlead.server.directory import Directory, Running
+from fairlead.server.store import Store
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    monkeypatch.delenv("FAIRLEAD_CONFIG", raising=False)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    """One that a server was on, with three turns in its journal."""
+    directory = Directory(tmp_path / "state")
+    directory.prepare()
+    directory.write_token("fl_secret")
+    with Store.open(f"sqlite:///{directory.path}/fairlead.db") as store:
+        epoch = store.claim(who="a test")
+        for at in (1.0, 2.0, 3.0):
+            store.write([Tick(at), Tick(at)], {}, epoch=epoch)
+    return directory
+
+
+def found(directory: Directory) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine_server(directory, None)}
+
+
+def damage(directory: Directory, seq: int) -> None:
+    with sqlite3.connect(directory.path / "fairlead.db") as database:
+        database.execute("UPDATE journal SET body = replace(body, 'Tick', 'Tock') WHERE seq = ?", (seq,))
+
+
+def test_before_the_first_start_nothing_is_wrong_and_nothing_is_made(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["doctor", "--state", str(tmp_path / "none"), "-o", "json"])
+    findings = {each["name"]: each for each in json.loads(result.stdout)}
+    for name in (
+        "versions",
+        "server packages",
+        "GPUs",
+        "state directory",
+        "free disk",
+        "token",
+        "server",
+        "open files",
+    ):
+        assert findings[name]["status"] != PROBLEM, name
+        assert set(findings[name]) == {"name", "status", "text", "remedy"}
+    assert "none runs" in findings["server"]["text"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sound_server_is_found_sound_and_left_as_it_is(directory: Directory) -> None:
+    before = {path.name: path.read_bytes() for path in directory.path.iterdir() if path.name != "fairlead.db-shm"}
+    findings = found(directory)
+    for name in ("state directory", "database", "journal", "clock against journal", "token", "server", "configuration"):
+        assert findings[name].status == OK, findings[name]
+    assert "last 6 messages are whole" in findings["journal"].text
+    after = {path.name: path.read_bytes() for path in directory.path.iterdir()}
+    assert all(after[name] == content for name, content in before.items() if not name.endswith("-wal"))
+
+
+def test_a_damaged_end_of_the_journal_is_a_warning_and_a_damaged_middle_a_problem(directory: Directory) -> None:
+    damage(directory, 6)
+    assert found(directory)["journal"].status == WARNING
+    assert "puts it aside" in found(directory)["journal"].remedy
+    damage(directory, 3)
+    journal = found(directory)["journal"]
+    assert journal.status == PROBLEM
+    assert "message 6 does not match its checksum (and 1 more)" in journal.text
+
+
+def test_what_others_can_read_is_told(directory: Directory) -> None:
+    directory.path.chmod(0o755)
+    directory.token.chmod(0o644)
+    findings = found(directory)
+    assert findings["state directory"].remedy == f"chmod 700 {directory.path}"
+    assert findings["token"].status == PROBLEM
+    assert "mode 644" in findings["token"].text
+
+
+def test_another_file_in_the_databases_place_is_told(directory: Directory) -> None:
+    for name in ("fairlead.db", "fairlead.db-wal", "fairlead.db-shm"):
+        (directory.path / name).unlink(missing_ok=True)
+    (directory.path / "fairlead.db").write_bytes(b"no database at all" * 100)
+    assert found(directory)["database"].status == PROBLEM
+
+
+def test_a_mistake_in_the_configuration_is_a_problem(directory: Directory) -> None:
+    (directory.path / "config.toml").write_text("[server]\nprot = 1\n")
+    result = CliRunner().invoke(main, ["doctor", "--state", str(directory.path)])
+    assert result.exit_code == 1
+    assert "config.toml:2: [server] has no key 'prot'" in result.stdout
+
+
+def test_a_server_that_does_not_answer_is_a_problem(directory: Directory) -> None:
+    lock = directory.lock()
+    assert found(directory)["server"].status == WARNING  # it is only starting
+    directory.announce(Running(os.getpid(), "http://127.0.0.1:9", 0.0, "1"))
+    server = found(directory)["server"]
+    assert server.status == PROBLEM
+    assert "fairlead down --keep-jobs" in server.remedy
+    os.close(lock)
