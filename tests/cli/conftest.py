@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from fairlead.cli.main import main
+
+if TYPE_CHECKING:
+    from live_plane import Live
+
+sys.path.append(str(Path(__file__).parent))
 
 HEADER = "id,submit_s,gpus,duration_s,gpu_types\n"
 
@@ -94,3 +100,15 @@ def write_trace(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    """A control plane whose jobs do nothing, behind a socket."""
+    from live_plane import serving
+
+    for name in ("FAIRLEAD_URL", "FAIRLEAD_TOKEN", "XDG_STATE_HOME", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with serving(tmp_path) as found:
+        yield found
