@@ -70,6 +70,11 @@ class May:
 #: What runs the workers of a job: it needs no torch.
 RUNS_WORKERS = {"train.agent", "train.history", "train.reproduction", "train.steering", "train.wire"}
 
+#: Of the server, what needs none of its packages, so that the command can say which are missing; and what is imported
+#: only when they are not.
+WITHOUT_PACKAGES = {"server.config", "server.directory", "server.keys", "server.listening"}
+STARTS_THE_SERVER = {"server.inspecting", "server.running"}
+
 #: The arrows of the design. A new part needs a line here.
 MAY = {
     "fairlead": May(set()),
@@ -81,10 +86,32 @@ MAY = {
     "sim": May({"core", "goodput", "journal", "plugins", "sim"}, {"numpy", "scipy", "rich"}),
     "train": May({"core.errors", "core.types", "goodput", "plugins", "train"}, {"numpy", "torch"}),
     "testing": May({"core", "journal", "policies", "sim", "testing"}, {"numpy", "hypothesis"}),
+    "jobfile": May({"core", "jobfile", "plugins"}, {"yaml"}),
+    "client": May({"client", "core.errors", "jobfile"}, {"httpx"}),
+    "backends": May({"backends", "core", "train.agent", "train.memory", "train.wire"}, {"pynvml"}),
+    "server": May(
+        {"__version__", "backends", "core", "goodput", "jobfile", "journal", "plugins", "policies", "server", "sim"},
+        {"alembic", "fastapi", "prometheus_client", "pydantic", "sqlalchemy", "starlette", "uvicorn"},
+    ),
     "cli": May(
         # of train only what runs a job's workers, and so never torch
-        {"__version__", "cli", "core", "goodput", "journal", "plugins", "sim", *RUNS_WORKERS},
-        {"click", "rich", "numpy"},
+        {
+            "__version__",
+            "cli",
+            "client",
+            "core",
+            "goodput",
+            "jobfile",
+            "journal",
+            "plugins",
+            "sim",
+            *RUNS_WORKERS,
+            "backends.machine",
+            "backends.processes",
+            *WITHOUT_PACKAGES,
+            *STARTS_THE_SERVER,
+        },
+        {"click", "rich", "numpy", "httpx", "yaml"},
     ),
     "__main__": May({"cli"}),
 }
@@ -151,26 +178,39 @@ def test_right_arrows_are_let_through() -> None:
 
 # -- heavy and optional packages -----------------------------------------------------------------------------------
 
-HEAVY = {"fastapi", "hypothesis", "ray", "sqlalchemy", "torch", "uvicorn"}
+HEAVY = {
+    *("alembic", "fastapi", "hypothesis", "prometheus_client", "psycopg", "pydantic", "pynvml", "ray", "sqlalchemy"),
+    *("starlette", "torch", "uvicorn"),
+}
 
 
-#: Parts that are nothing without their package, and what that is.
-OWN = {"train": "torch"}
+#: Parts that are nothing without their packages, and what these are.
+OWN = {
+    "train": {"torch"},
+    "server": {"alembic", "fastapi", "prometheus_client", "pydantic", "sqlalchemy", "starlette", "uvicorn"},
+}
 
 
 def heavy_imports(module: Module) -> list[str]:
     """Imports of optional packages that run when the module is imported."""
-    own = OWN.get(module.part)
+    own = OWN.get(module.part, set())
     return [
         f"{module.name}:{line} imports {name} for everyone"
         for line, name in _eager(module.tree, module)
-        if name.split(".")[0] != own
+        if name.split(".")[0] not in own
     ]
 
 
 def test_to_run_the_workers_of_a_job_needs_no_torch() -> None:
     needed = ", ".join(f"fairlead.{name}" for name in sorted(RUNS_WORKERS))
     code = f"import sys, fairlead.cli.train, {needed}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_says_which_packages_are_missing_needs_none_of_them() -> None:
+    needed = ", ".join(f"fairlead.{name}" for name in sorted(WITHOUT_PACKAGES))
+    verbs = ", ".join(f"fairlead.cli.{verb}" for verb in ("up", "down", "doctor", "config"))
+    code = f"import sys, {needed}, {verbs}; sys.exit(bool(sys.modules.keys() & {OWN['server']!r}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -12,7 +12,6 @@ import io
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -112,9 +111,8 @@ def make_checkout(directory: Path) -> Path:
     _script(binaries / "python", f'{python} "$@"')
     _script(binaries / "fairlead", f'{python} -m fairlead "$@"')
     (binaries / "activate").write_text(f'PATH={shlex.quote(str(binaries))}:"$PATH"\nexport PATH\n')
-    for name in ("setup", "test"):
+    for name in ("setup", "test", "demo"):  # the demonstration has a test of its own
         _script(scripts / name, ":")
-    shutil.copy(ROOT / "scripts" / "demo", scripts)
     (directory / "examples").symlink_to(ROOT / "examples")
     (directory / "docs").symlink_to(DOCS)
     return directory
