@@ -150,6 +150,9 @@ class StillController:
     def failure(self) -> str | None:
         return self._failure
 
+    #: As if a disk were full.
+    complaints: list[str] = []  # noqa: RUF012  # of one test's object, which replaces it
+
     # -- what tests say --
 
     def fail(self, why: str | None) -> None:

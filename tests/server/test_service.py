@@ -561,3 +561,9 @@ def test_a_held_job_that_never_ran_is_told_as_held(plane: StillPlane) -> None:
     plane.controller.happens(JobHeld(plane.controller.now(), job_id))
     plane.controller.until(lambda p: p.live[job_id].on_hold)
     assert plane.service.explain(ANN, job_id)["text"][1] == "is on hold"
+
+
+def test_a_loop_that_waits_for_a_disk_is_not_ready(plane: StillPlane) -> None:
+    assert plane.service.unready() is None
+    plane.controller.complaints = ["cannot write: no space left"]
+    assert plane.service.unready() == "the loop waits: cannot write: no space left"

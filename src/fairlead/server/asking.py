@@ -50,3 +50,7 @@ class Controller(Protocol):
 
     def failure(self) -> str | None:
         """Why the loop died, if it did."""
+
+    @property
+    def complaints(self) -> list[str]:
+        """What keeps it from its work now, but not for good."""

@@ -294,10 +294,6 @@ class Controller:
         """What is wrong but goes on."""
         return [each for each in (self._policy.complaint, self._journal.complaint) if each]
 
-    @property
-    def decision_s(self) -> float:
-        return self._policy.took_s
-
     # -- ending --------------------------------------------------------------------------------------------------
 
     def stop(self, *, keep_jobs: bool, timeout_s: float | None = None) -> list[str]:

@@ -96,6 +96,8 @@ class Service:
         """Why nothing should be asked now; None if all is well."""
         if (failure := self._controller.failure()) is not None:
             return f"the loop has stopped: {failure}"
+        if complaints := self._controller.complaints:
+            return f"the loop waits: {'; '.join(complaints)}"
         return None if self._controller.ready else "the control plane is starting"
 
     # -- jobs --------------------------------------------------------------------------------------------------------
