@@ -19,7 +19,7 @@ from typing import NamedTuple
 import click
 import pytest
 
-from fairlead.cli.main import VERBS
+from fairlead.cli.main import SECTIONS, VERBS
 from fairlead.plugins import POLICIES, find_policy
 
 SOURCE = Path(__file__).parents[1] / "src" / "fairlead"
@@ -84,9 +84,9 @@ MAY = {
     "journal": May({"core"}),
     "plugins": May({"core"}),
     "sim": May({"core", "goodput", "journal", "plugins", "sim"}, {"numpy", "scipy", "rich"}),
-    "train": May({"core.errors", "core.types", "goodput", "plugins", "train"}, {"numpy", "torch"}),
+    "train": May({"core.errors", "core.hints", "core.types", "goodput", "train"}, {"numpy", "torch"}),
     "testing": May({"core", "journal", "policies", "sim", "testing"}, {"numpy", "hypothesis"}),
-    "jobfile": May({"core", "jobfile", "plugins"}, {"yaml"}),
+    "jobfile": May({"core", "jobfile"}, {"yaml"}),
     "client": May({"client", "core.errors", "jobfile"}, {"httpx"}),
     "backends": May({"backends", "core", "train.agent", "train.memory", "train.wire"}, {"pynvml"}),
     "server": May(
@@ -211,6 +211,13 @@ def test_what_says_which_packages_are_missing_needs_none_of_them() -> None:
     needed = ", ".join(f"fairlead.{name}" for name in sorted(WITHOUT_PACKAGES))
     verbs = ", ".join(f"fairlead.cli.{verb}" for verb in ("up", "down", "doctor", "config"))
     code = f"import sys, {needed}, {verbs}; sys.exit(bool(sys.modules.keys() & {OWN['server']!r}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_verb_that_only_asks_the_server_does_not_wait_for_numpy() -> None:
+    light = {module for section in ("Jobs", "Cluster") for module, _ in SECTIONS[section].values()}
+    typo = "from fairlead.jobfile import InvalidJob, parse_job\ntry: parse_job('rum: x')\nexcept InvalidJob: pass"
+    code = f"import sys, {', '.join(sorted(light))}\n{typo}\nsys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

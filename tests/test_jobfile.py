@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -234,6 +235,70 @@ def test_aliases_that_multiply_are_refused_without_being_followed() -> None:
 def test_a_secret_is_in_no_message_and_no_text_of_the_request() -> None:
     assert "hush" not in message('run: x\nsecrets: {A: "hush\\0", B: [hush], C: {hush: 1}, D: "hush\\ud800"}')
     assert "hush" not in repr(parse_job("run: x\nsecrets: {A: hush}"))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(
+            "hush",
+            '"hush"',
+            "|\n  hush",
+            "[hush]",
+            "[{hush: 1, hush: 2}]",
+            "{hush=1: A}",
+            "{A: 1, B: {hush: 1, hush: 2}}",
+        ),
+        *("{hush!: 1, hush!: 2}", "{? [hush] : 1}", "{A: !hush!x y}", "{A: !hush x}", "{A: *hush}", "{A: [hush}"),
+    ],
+)
+def test_whatever_is_wrong_at_or_below_secrets_its_words_are_in_no_message(written: str) -> None:
+    assert "hush" not in message(f"run: x\nsecrets: {written}\n")
+
+
+@pytest.mark.parametrize(
+    "secrets",
+    [
+        *("hush", ["hush"], {"hush=1": "A"}, {"A": {"hush": float("nan")}}, {"A": [{"hush": "\ud800"}]}),
+        *({"hush!": float("inf")}, {"A": "hush\0"}, {"A": {"hush": {1, 2}}}, {"A": {"hush": {5: 5}}}),
+    ],
+)
+def test_nor_are_they_if_it_came_as_json(secrets: object) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        request_from({"run": "x", "secrets": secrets})
+    assert "hush" not in str(caught.value)
+    assert all("hush" not in problem.field for problem in caught.value.problems)
+    assert all(problem.field.startswith("secrets") for problem in caught.value.problems)
+
+
+def test_a_number_that_is_no_mapping_of_secrets_is_not_shown_either() -> None:
+    assert "20230917" not in message("run: x\nsecrets: 20230917")
+    with pytest.raises(
+        InvalidJob, match=r"secrets is something that is not shown; expected a mapping of names"
+    ) as told:
+        request_from({"run": "x", "secrets": 20230917})
+    assert "20230917" not in str(told.value)
+
+
+def test_the_name_of_a_secret_that_fairlead_sets_itself_is_told() -> None:
+    assert "secrets has the name 'RANK'; Fairlead sets it" in message("run: x\nsecrets: {RANK: hush}")
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        ({"run": "a\0b"}, "run"),
+        ({"run": ["a", "b\0"]}, "run[1]"),
+        ({"run": "x", "setup": "a\0"}, "setup"),
+        ({"run": "x", "env": {"A": "b\0"}}, "env.A"),
+        ({"run": "x", "secrets": {"A": "b\0"}}, "secrets.A"),
+        ({"run": "x", "workdir": "/a\0"}, "workdir"),
+    ],
+)
+def test_a_null_character_which_no_process_can_be_given_is_refused(data: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidJob, match=f"{re.escape(field)} is .*control characters") as caught:
+        request_from(data)
+    assert [problem.field for problem in caught.value.problems] == [field]
 
 
 def test_a_name_in_env_and_in_secrets_is_told_at_the_secret() -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.errors import FairleadError, InvalidSpec
+from fairlead.core.hints import did_you_mean
 from fairlead.core.loop import Policy
-from fairlead.plugins import GROUP, POLICIES, did_you_mean, find_policy, make_policy, settable
+from fairlead.plugins import GROUP, POLICIES, find_policy, make_policy, settable
 from fairlead.policies.autoscale import Autoscale
 from fairlead.policies.fifo import Fifo
 from fairlead.policies.pollux import Pollux

@@ -8,13 +8,11 @@ A policy can wear another, as middleware: its class says `wears = True`, and get
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import math
 import re
 import sys
-from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -22,6 +20,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from fairlead.core.errors import FairleadError, InvalidSpec
+from fairlead.core.hints import did_you_mean
 from fairlead.core.loop import Policy
 
 POLICIES: dict[str, str] = {
@@ -45,6 +44,7 @@ POLICIES: dict[str, str] = {
     "minimum-run": "fairlead.policies.middleware.minimum:MinimumRun",
     "least-loss": "fairlead.policies.middleware.loss:LeastLoss",
     "drain": "fairlead.policies.middleware.drain:Drain",
+    "outsiders": "fairlead.policies.middleware.outsiders:Outsiders",
 }
 
 GROUP = "fairlead.policies"
@@ -88,15 +88,6 @@ def find_policy(name: str) -> type:
     if name in installed:
         return _load(installed[name])
     raise InvalidSpec(f"there is no policy {name!r}{did_you_mean(name, [*POLICIES, *installed])}")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The tail of an error about a wrong name."""
-    known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}? Known are {', '.join(known)}"
-    return f"; known are {', '.join(known)}" if known else "; none is known"
 
 
 def _load(point: EntryPoint) -> type:

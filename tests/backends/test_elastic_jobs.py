@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,9 @@ from typing import Any
 import pytest
 from world import World, alive, kill
 
+from fairlead.backends.elastic import Elastic
+from fairlead.backends.files import AttemptFiles
+from fairlead.backends.task import Task
 from fairlead.core.messages import JobExited, JobReported, JobRescaled, JobStarted, JobStopped
 from fairlead.core.types import Phase
 
@@ -19,14 +24,12 @@ SCRIPT = Path(__file__).parents[1] / "train" / "script.py"
 
 def train(world: World, job: str = "j", *, gpus: int = 1, **options: Any) -> None:
     """Start one. What it does is said in `options`; see the script."""
-    devices = options.pop("devices", None)
-    max_restarts = options.pop("max_restarts", 3)
+    task = {"devices": None, "max_restarts": 3, "time_limit_s": None}
+    task |= {name: options.pop(name) for name in task if name in options}
     told = {"epochs": 10_000, "pace_s": 0.005, **options}
     env = {"OUT": str(world.work), "OPTIONS": json.dumps(told), "FAIRLEAD_REPORT_S": "0.2", "OMP_NUM_THREADS": "1"}
     command = (sys.executable, str(SCRIPT))
-    world.start(
-        *(job, command), gpus=gpus, elastic=True, env=env, devices=devices, grace_s=30.0, max_restarts=max_restarts
-    )
+    world.start(job, command, gpus=gpus, elastic=True, env=env, grace_s=30.0, **task)
 
 
 def steps(world: World) -> set[int]:
@@ -158,6 +161,18 @@ def test_a_worker_that_dies_while_all_fall_asleep_keeps_nobody_waiting(world: Wo
 
 
 @pytest.mark.slow
+def test_who_sleeps_does_not_use_up_its_time(world: World) -> None:
+    train(world, time_limit_s=15.0)
+    world.hear("j", JobStarted)
+    rescale(world)
+    time.sleep(15.0)
+    assert not world.ends("j")
+    rescale(world, 0)
+    ended = world.exit("j")
+    assert (ended.code, ended.final) == (124, True)
+
+
+@pytest.mark.slow
 def test_training_that_is_over_has_succeeded_and_its_last_report_says_so(world: World) -> None:
     train(world, epochs=2, pace_s=0.0)
     assert world.exit("j").code == 0
@@ -180,12 +195,76 @@ def test_a_command_of_an_elastic_job_that_is_not_there_fails_for_good(world: Wor
     assert end.detail == "cannot run /nowhere/train: No such file or directory"
 
 
+@pytest.mark.parametrize(("word", "value"), [("", "nul\0byte"), ("nul\0byte", "")])
+def test_an_elastic_job_for_which_no_process_can_be_made_fails_for_good(world: World, word: str, value: str) -> None:
+    world.start("j", ("echo", word), elastic=True, gpus=2, env={"VALUE": value})
+    end = world.exit("j")
+    assert (end.code, end.final) == (127, True)
+    assert end.detail.endswith(": embedded null byte in its command or environment")
+
+
 def test_an_elastic_job_that_boots_is_stopped_at_once(world: World) -> None:
     world.start("j", ("sleep", "1000"), elastic=True, gpus=2)
     world.worker("j", 1)
     world.stop("j")
     assert isinstance(world.end("j"), JobStopped)
     assert not world.heard("j", JobStarted)
+
+
+# -- scripts that do not use the library ---------------------------------------------------------------------------
+
+
+def test_a_script_that_does_not_use_the_library_can_save_before_it_stops(world: World) -> None:
+    script = "trap 'echo saved >> saved; exit 0' TERM; echo >> ready; sleep 1000 & wait"
+    world.start("j", script, elastic=True, gpus=2)
+    world.until(lambda: (world.work / "ready").exists() and (world.work / "ready").read_text() == "\n\n")
+    world.stop("j")
+    assert isinstance(world.end("j"), JobStopped)
+    assert (world.work / "saved").read_text() == "saved\n" * 2
+
+
+def test_one_that_does_not_heed_it_is_killed_when_the_grace_period_is_over(world: World) -> None:
+    world.start("j", "trap '' TERM; echo >> ready; while :; do sleep 0.1; done", elastic=True, grace_s=0.5)
+    world.until(lambda: (world.work / "ready").exists())
+    world.stop("j")
+    assert isinstance(world.end("j"), JobStopped)
+
+
+def test_each_process_of_a_script_that_does_not_use_the_library_runs_to_its_end(world: World) -> None:
+    script = (
+        "if [ $FAIRLEAD_GPU = 0 ]; then touch first; exit 0; fi; until [ -e first ]; do :; done; sleep 1; echo done"
+    )
+    world.start("j", script, elastic=True, gpus=2)
+    assert world.exit("j").code == 0
+    assert sorted((world.log("j", 0), world.log("j", 1))) == ["", "done\n"]
+
+
+def test_of_several_such_processes_one_that_fails_fails_the_job(world: World) -> None:
+    script = "if [ $FAIRLEAD_GPU = 0 ]; then touch first; exit 0; fi; until [ -e first ]; do :; done; sleep 1; exit 7"
+    world.start("j", script, elastic=True, gpus=2)
+    assert world.exit("j").code == 7
+
+
+def test_people_are_told_of_a_script_that_never_says_a_word(tmp_path: Path) -> None:
+    env = {"PATH": "/usr/bin:/bin"}
+    task = Task(job="j", attempt=1, command=("sleep", "1000"), workdir="/", env=env, places=(("n0", 0),), elastic=True)
+    files, told = AttemptFiles(tmp_path / "attempt-1"), list[dict[str, Any]]()
+    files.logs.mkdir(parents=True)
+
+    async def play() -> None:
+        started = asyncio.Event()
+        crew = Elastic(task, files, lambda kind, **more: told.append({"kind": kind, **more}), lambda *_: started.set())
+        running = asyncio.ensure_future(crew.run())
+        await started.wait()
+        crew._wonder()
+        crew.stop(5.0)
+        crew._wonder()  # it is on its way out
+        await running
+
+    asyncio.run(asyncio.wait_for(play(), 30))
+    (note,) = told
+    assert (note["kind"], note["what"]) == ("note", "silent")
+    assert "if its script does not, it runs to its end on the GPUs it has, and stays STARTING" in note["text"]
 
 
 def test_the_workers_of_an_elastic_job_see_no_gpus_if_they_have_none(world: World) -> None:

@@ -216,6 +216,14 @@ def test_a_setup_that_fails_ends_the_attempt(world: World, setup: str, code: int
     assert not world.heard("j", JobStarted)
 
 
+def test_a_setup_that_no_process_could_be_started_for_fails_for_good(world: World) -> None:
+    world.start("j", "touch ran", setup="true", env={"BAD": "nul\0byte"})
+    end = world.exit("j")
+    assert (end.code, end.final) == (127, True)
+    assert end.detail == "cannot run setup: embedded null byte in its script or environment"
+    assert not (world.work / "ran").exists()
+
+
 def test_a_stop_ends_the_setup_and_the_job_never_runs(world: World) -> None:
     world.start("j", "touch ran", setup="trap '' TERM; sleep 1000 & echo $! >> pids; wait")
     (sleeper,) = world.pids("pids")

@@ -29,10 +29,12 @@ E = TypeVar("E", bound=AttemptEvent)
 class World:
     """Jobs, and everything that was heard of them. `work` is their directory."""
 
-    def __init__(self, out: Path, *, nodes: str = "1x4", root: Path | None = None) -> None:
+    def __init__(
+        self, out: Path, *, nodes: str = "1x4", root: Path | None = None, machine: Machine | None = None
+    ) -> None:
         self.out, self.root, self.work = out, root or out / "jobs", out / "work"
         self.work.mkdir()
-        self.machine: Machine = describe(gpus=None, nodes=nodes)
+        self.machine: Machine = machine or describe(gpus=None, nodes=nodes)
         self.tasks: dict[str, dict[str, Any]] = {}
         self.reason: dict[str, Any] = {}
         self.events: list[Event] = []

@@ -297,3 +297,18 @@ def test_attempts_are_told_with_their_exit_codes() -> None:
     assert "on 3 GPUs, exit code 137 (out of memory) at" in first
     assert "stopped at" in second
     assert "exit code 0 at" in third
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        ("it ended with exit code 3", ", exit code 3 at"),
+        ("rank 1 ended with exit code 3", ", rank 1 ended with exit code 3 at"),
+        ("setup ended with exit code 3; see its log", ", setup ended with exit code 3; see its log at"),
+        ("see exit code 31", ", exit code 3 (see exit code 31) at"),
+    ],
+)
+def test_an_attempt_says_its_exit_code_once(detail: str, told: str) -> None:
+    fields: Any = {"seq": 1, "at": NOW, "type": "JobExited", "text": "", "attempt": 1, "code": 3, "detail": detail}
+    (line,) = attempts([fields])
+    assert told in line

@@ -336,3 +336,16 @@ def test_top_prints_one_picture_where_there_is_no_terminal(live: Live) -> None:
     assert "policy backfill" in lines[0]
     assert lines[1] == "Jobs 1 running"
     assert "bert" in lines[4]
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_number_of_an_array_stands_for_its_jobs(live: Live) -> None:
+    live.run("submit", "-q", "--array", "2", "--", "sleep", "1d")
+    assert live.run("hold", "1").stderr.count("until it is released") == 2
+    assert live.run("priority", "1", "--", "-3").stderr.count("has priority -3") == 2
+    assert live.run("cancel", "-q", "1").stderr == ""
+    assert live.run("wait", "1", code=130).stderr.count("CANCELLED") == 2
+    assert "all jobs of array 1 have ended" in live.run("cancel", "1", code=1).stderr
+    assert "no job '7'" in live.run("cancel", "7", code=1).stderr

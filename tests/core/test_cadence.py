@@ -22,6 +22,7 @@ from fairlead.core.messages import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    OutsidersSeen,
     Tick,
 )
 from fairlead.core.types import JobSpec, Node, Plan
@@ -39,6 +40,7 @@ LOUD: list[Event] = [
     NodeJoined(1.0, Node("n0", 1)),
     NodeLost(1.0, "n0"),
     NodeDrained(1.0, "n0"),
+    OutsidersSeen(1.0, "n0", (0,)),
     Tick(1.0),
 ]
 

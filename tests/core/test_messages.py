@@ -29,6 +29,7 @@ from fairlead.core.messages import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    OutsidersSeen,
     Release,
     Rent,
     Resize,
@@ -88,6 +89,7 @@ nodes = st.builds(
     draining=st.booleans(),
     price_per_hour=positive,
     labels=labels,
+    outside=st.sampled_from([(), (0,)]),
 )
 observations = st.builds(
     Observation, st.text(max_size=4), counts, counts, counts, st.integers(0, 9), positive, positive, counts
@@ -119,6 +121,7 @@ STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
     NodeJoined: st.builds(NodeJoined, times, nodes),
     NodeLost: st.builds(NodeLost, times, ids),
     NodeDrained: st.builds(NodeDrained, times, ids, st.booleans(), st.none() | times),
+    OutsidersSeen: st.builds(OutsidersSeen, times, ids, st.lists(st.integers(0, 70), max_size=4).map(tuple)),
     Tick: st.builds(Tick, times),
     Start: st.builds(Start, times, ids, attempts, allocations),
     Resize: st.builds(Resize, times, ids, attempts, allocations),
@@ -168,9 +171,10 @@ FULL: list[Message] = [
     JobRescaled(1.5, "a", 1),
     JobStopped(1.5, "a", 1),
     JobExited(1.5, "a", 1, 9, "out of memory", True),
-    NodeJoined(1.5, Node("n0", 8, "a100", False, True, 3.5, {"rack": "r1"}, 90.5)),
+    NodeJoined(1.5, Node("n0", 8, "a100", False, True, 3.5, {"rack": "r1"}, 90.5, (0, 7))),
     NodeLost(1.5, "n0"),
     NodeDrained(1.5, "n0", True, 90.5),
+    OutsidersSeen(1.5, "n0", (0, 7)),
     Tick(1.5),
     Start(1.5, "a", 1, Allocation.of({"n0": [0, 3], "n1": [2]})),
     Resize(1.5, "a", 1, Allocation.of({"n0": [0]})),
@@ -353,6 +357,7 @@ VERSION_1 = {
     '{"v":1,"type":"NodeJoined","at":0.0,"node":{"id":"n0","gpus":4}}': NodeJoined(0.0, Node("n0", 4)),
     '{"v":1,"type":"NodeLost","at":0.0,"node":"n0"}': NodeLost(0.0, "n0"),
     '{"v":1,"type":"NodeDrained","at":0.0,"node":"n0"}': NodeDrained(0.0, "n0"),
+    '{"v":1,"type":"OutsidersSeen","at":0.0,"node":"n0","gpus":[0,2]}': OutsidersSeen(0.0, "n0", (0, 2)),
     '{"v":1,"type":"Tick","at":0.0}': Tick(0.0),
     '{"v":1,"type":"Start","at":0.0,"job":"a","attempt":1,"allocation":{"shares":[["n0",[0,1]]]}}': (
         Start(0.0, "a", 1, Allocation.of({"n0": [0, 1]}))

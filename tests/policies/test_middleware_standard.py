@@ -16,12 +16,14 @@ from fairlead.policies.middleware import (
     Drain,
     LeastLoss,
     MinimumRun,
+    Outsiders,
     Queue,
     Tenancy,
     Window,
     drain,
     loss,
     minimum,
+    outsiders,
     standard,
     telling,
 )
@@ -66,7 +68,7 @@ def test_the_order_is_the_one_that_is_explained() -> None:
     queues = (Queue("a", quota=1),)
     policy = standard(Fifo(), queues, minimum_run_s=30.0, lead_s=10.0)
     shared = MinimumRun(Tenancy(ByPriority(Fifo()), queues), seconds=30.0)
-    assert policy == Window(Drain(LeastLoss(shared, spare_s=30.0), lead_s=10.0))
+    assert policy == Window(Drain(Outsiders(LeastLoss(shared, spare_s=30.0)), lead_s=10.0))
 
 
 def test_they_can_be_said_on_a_command_line() -> None:
@@ -79,7 +81,7 @@ def test_what_all_of_them_wear_has_a_twin_without_memories() -> None:
     policy = standard(Tiresias(promote=2.0))
     other = twin(policy)
     assert other == policy
-    own, twins = (each.inner.inner.inner.inner.inner.inner for each in (policy, other))  # type: ignore[attr-defined]
+    own, twins = (each.inner.inner.inner.inner.inner.inner.inner for each in (policy, other))  # type: ignore[attr-defined]
     assert own is not twins
     own._forgiven["a"] = 1.0
     assert twins._forgiven == {}
@@ -88,9 +90,9 @@ def test_what_all_of_them_wear_has_a_twin_without_memories() -> None:
 def test_every_reason_code_and_every_option_is_explained() -> None:
     codes = {
         value
-        for module in (telling, minimum, loss, drain)
+        for module in (telling, minimum, loss, drain, outsiders)
         for name, value in vars(module).items()
-        if name.isupper() and isinstance(value, str) and "-" in value + "-" and name != "OWNER_WAITS_S"
+        if name.isupper() and isinstance(value, str) and name[0] != "_" and name != "OWNER_WAITS_S"
     }
     assert {"queue-quota", "queue-limit", "user-limit", "fair-share", "lent", "minimum-run", "least-loss"} <= codes
     concepts, manual = ((DOCS / page).read_text(encoding="utf-8") for page in ("concepts.md", "tenancy.md"))

@@ -32,7 +32,7 @@ from fairlead.core.messages import (
     Start,
     Stop,
 )
-from fairlead.core.types import Job, Node, Phase
+from fairlead.core.types import Job, JobSpec, Node, Phase
 from fairlead.plugins import make_policy
 from fairlead.policies.middleware.queues import Queue
 from fairlead.server.api import Settings, make_app
@@ -144,8 +144,8 @@ class StillController:
             self._changed.wait_for(lambda: self.published.seq > after_seq, timeout_s)
             return self.published
 
-    def hand_over(self, request: Request) -> None:
-        self._wishes.tell()
+    def hand_over(self, request: Request, specs: Sequence[JobSpec] = ()) -> None:
+        self._wishes.hear(request, specs)
 
     def failure(self) -> str | None:
         return self._failure

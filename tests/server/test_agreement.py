@@ -45,7 +45,7 @@ def controlled(root: Path) -> Iterator[tuple[Controller, Store]]:
 def submit(store: Store, controller: Controller, data: dict[str, Any]) -> None:
     request = request_from(data)
     row = NewJob(name=request.name, queue=request.queue, document=document_of(request))
-    store.submit([row], user="ann", at=time.time(), key=None, digest="")
+    store.submit([row], user="ann", at=time.time(), key=None, digest="").result()
     controller.hand_over(store.requests()[-1])
 
 

@@ -19,7 +19,7 @@ from fairlead.server.asking import Ended, Forbidden, NotFound, TooMany, Unavaila
 from fairlead.server.auth import Caller, Role, Sight
 from fairlead.server.listing import Query
 from fairlead.server.published import Published
-from fairlead.server.resources import State, job_of, outcome_of, state_of
+from fairlead.server.resources import State, job_of, outcome_of, request_of, spec_of, state_of
 from fairlead.server.store import Conflict
 
 ANN, BOB = Caller("ann", Role.USER), Caller("bob", Role.USER)
@@ -38,7 +38,7 @@ def request(**fields: Any) -> JobRequest:
 
 def submit(plane: StillPlane, caller: Caller = ANN, key: str | None = None, **fields: Any) -> list[str]:
     prepared = plane.service.prepare(caller, request(**fields))
-    ids: list[str] = plane.service.submit(prepared, key=key)["ids"]
+    ids: list[str] = list(plane.service.submit(prepared, key=key).result().ids)
     return ids
 
 
@@ -150,6 +150,43 @@ def test_nothing_is_taken_in_when_the_loop_is_dead(plane: StillPlane) -> None:
     assert plane.service.unready() == "the loop has stopped: the disk is full"
 
 
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wish_for_an_array_is_one_for_its_jobs_that_have_not_ended(plane: StillPlane) -> None:
+    first, second, third = submit(plane, array=3)
+    plane.controller.exits(first)
+    assert plane.service.array(ANN, "1") == {"id": "1", "ids": [first, second, third]}
+    assert plane.service.wish_for_array(ANN, "1", "hold") == {"id": "1", "ids": [second, third]}
+    plane.controller.until(lambda p: p.live[second].on_hold and p.live[third].on_hold)
+    assert "on hold" in str(plane.service.explain(ANN, third)["text"])
+    plane.service.wish_for_array(ANN, "1", "cancel", why="enough")
+    plane.controller.until(lambda p: second in p.finished and third in p.finished)
+    with pytest.raises(Ended, match="array 1 have ended"):
+        plane.service.wish_for_array(ANN, "1", "cancel")
+
+
+def test_an_array_is_nobody_elses_business(plane: StillPlane) -> None:
+    submit(plane, array=2)
+    (alone,) = submit(plane)
+    for caller, number in ((BOB, "1"), (ANN, alone), (ANN, "9"), (ANN, "1.0"), (ANN, "x"), (ANN, "9" * 30)):
+        with pytest.raises(NotFound, match="there is no array"):
+            plane.service.wish_for_array(caller, number, "cancel")
+    with pytest.raises(Forbidden):
+        plane.service.wish_for_array(EVE, "1", "cancel")
+    with pytest.raises(Forbidden, match="administrators"):
+        plane.service.wish_for_array(ANN, "1", "priority", priority=5)
+
+
+def test_who_names_an_array_where_a_job_is_meant_is_told_its_jobs(plane: StillPlane) -> None:
+    submit(plane, array=3)
+    with pytest.raises(NotFound, match=r"1 is an array, and its jobs are 1\.0 to 1\.2"):
+        plane.service.job(ANN, "1")
+    with pytest.raises(NotFound) as error:
+        plane.service.job(BOB, "1")
+    assert "array" not in str(error.value)
+
+
 # -- depending on others -----------------------------------------------------------------------------------------------
 
 
@@ -161,6 +198,35 @@ def test_a_job_waits_for_those_it_depends_on(plane: StillPlane) -> None:
     assert plane.service.explain(ANN, second)["reason"]["code"] == "dependency"
     plane.controller.exits(first)
     plane.controller.runs(second)
+
+
+def test_the_number_of_an_array_means_all_its_jobs(plane: StillPlane) -> None:
+    parts = submit(plane, array=3)
+    (last,) = submit(plane, depends_on=["1", parts[2]])
+    plane.controller.until(lambda p: last in p.live)
+    assert plane.service.job(ANN, last)["waits_for"] == parts
+    with pytest.raises(InvalidJob) as error:
+        submit(plane, BOB, depends_on=["1"])
+    assert [problem.text for problem in error.value.problems] == ["you have no job '1' that it could depend on"]
+
+
+def test_nobody_waits_for_more_than_can_be_written_down(plane: StillPlane) -> None:
+    submit(plane, array=1001, gpus=4)
+    with pytest.raises(InvalidJob, match="1001 jobs; at most 1000"):
+        submit(plane, depends_on=["1"])
+
+
+def test_what_is_told_offhand_is_what_the_store_would_have_told(plane: StillPlane) -> None:
+    """A restart reads from the store what was handed over: both must be the same job."""
+    (before,) = submit(plane)
+    fields = {"gpus": "1-4", "gpu_type": ["a100"], "batch": "32-256", "priority": -1, "weight": 2, "time_limit": "2h"}
+    extra = {"deadline": "+6h", "budget": 9, "max_restarts": 1, "restart_on": [3], "grace_period": "5s"}
+    (job_id,) = submit(plane, depends_on=[before], labels={"a": "b"}, secrets={"K": "v"}, **fields, **extra)
+    told = plane.controller.until(lambda p: job_id in p.live).live[job_id].spec
+    row = plane.store.job(job_id)
+    assert row is not None
+    nodes = plane.service.published.nodes.values()
+    assert told == spec_of(request_of(row), job_id=job_id, user="ann", at=row.submitted_at, nodes=nodes)
 
 
 def test_what_has_succeeded_need_not_be_waited_for(plane: StillPlane) -> None:
@@ -430,7 +496,7 @@ def test_the_story_of_a_job_is_told_in_order_and_in_pages(plane: StillPlane) -> 
     (job_id,) = submit(plane)
     plane.controller.runs(job_id)
     plane.controller.reports(job_id, 0.5, batch=32)
-    plane.store.note(job_id, "preempted", plane.controller.now(), {"text": "gave way to job 9"})
+    plane.store.note([job_id], "preempted", plane.controller.now(), {"text": "gave way to job 9"})
     plane.service.wish(ANN, job_id, "hold")
     plane.controller.until(lambda p: p.live[job_id].phase is Phase.PENDING and p.live[job_id].on_hold)
     whole = plane.service.events(ANN, job_id, after="0", limit=100, reports=True)

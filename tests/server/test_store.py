@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import stat
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import create_engine, inspect, text
 
 from fairlead.core.errors import BackendError, InvalidSpec
@@ -33,7 +37,7 @@ from fairlead.core.state import State
 from fairlead.core.types import Allocation, JobSpec, Node
 from fairlead.journal import replay
 from fairlead.server.database import APPLICATION_ID
-from fairlead.server.journal import SqlJournal, recover
+from fairlead.server.journal import SqlJournal, pack, recover
 from fairlead.server.store import Conflict, NewJob, Store, Submitted, User
 from fairlead.server.tables import metadata
 
@@ -52,7 +56,7 @@ def job(name: str = "train", element: int | None = None, queue: str = "default")
 
 
 def submit(store: Store, *rows: NewJob, user: str = "ada", key: str | None = None, digest: str = "d") -> Submitted:
-    return store.submit(rows or [job()], user=user, at=7.0, key=key, digest=digest)
+    return store.submit(rows or [job()], user=user, at=7.0, key=key, digest=digest).result()
 
 
 def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
@@ -283,6 +287,15 @@ def test_the_newest_three_snapshots_are_kept_and_the_marks_since(store: Store, s
     assert store.marks() == {"a": "6"}
 
 
+@given(
+    st.dictionaries(st.text(max_size=3), st.lists(st.integers() | st.text(max_size=3), max_size=130) | st.floats(-9, 9))
+)
+def test_a_snapshot_in_pieces_reads_as_the_whole(state: dict[str, Any]) -> None:
+    assert json.loads(zlib.decompress(pack(state))) == state
+    in_parts = {name: iter(value) if isinstance(value, list) else value for name, value in state.items()}
+    assert json.loads(zlib.decompress(pack(in_parts))) == state
+
+
 def test_a_snapshot_of_the_future_is_refused(store: Store) -> None:
     store.claim(who="me")
     assert store.latest_snapshot() is None
@@ -359,7 +372,7 @@ def test_a_submission_with_the_same_key_is_the_same_submission(store: Store) -> 
 def test_an_array_has_different_elements(store: Store, elements: list[int | None]) -> None:
     rows = [job("a", element) for element in elements]
     with pytest.raises(InvalidSpec, match="one job, or an array of different elements"):
-        store.submit(rows, user="ada", at=0.0, key=None, digest="")
+        store.submit(rows, user="ada", at=0.0, key=None, digest="").result()
 
 
 def test_many_may_ask_at_once_and_one_that_is_refused_does_not_harm_the_others(store: Store) -> None:
@@ -424,12 +437,14 @@ def test_how_a_job_ended_is_kept(store: Store) -> None:
 
 
 def test_notes_of_a_job_are_read_in_order(store: Store) -> None:
-    numbers = [store.note("1", "log", float(n), {"line": n}) for n in range(4)]
-    store.note("2", "log", 0.0, {})
-    assert [(note.seq, note.at, note.body) for note in store.notes("1", after=numbers[0], limit=2)] == [
-        (numbers[1], 1.0, {"line": 1}),
-        (numbers[2], 2.0, {"line": 2}),
+    for n in range(4):
+        store.note(["2", "1"] if n == 1 else ["1"], "log", float(n), {"line": n})
+    first, *_ = store.notes("1")
+    assert [(note.at, note.body) for note in store.notes("1", after=first.seq, limit=2)] == [
+        (1.0, {"line": 1}),
+        (2.0, {"line": 2}),
     ]
+    assert [note.body for note in store.notes("2")] == [{"line": 1}]
 
 
 def test_users_are_found_by_their_token(store: Store) -> None:

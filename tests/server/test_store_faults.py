@@ -38,7 +38,7 @@ def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 def submit(store: Store, *, size: int = 10) -> str:
     row = NewJob(name="train", queue="default", document={"run": "x" * size})
-    return store.submit([row], user="ada", at=0.0, key=None, digest="").ids[0]
+    return store.submit([row], user="ada", at=0.0, key=None, digest="").result().ids[0]
 
 
 def ticks(first: int, count: int) -> list[Message]:
@@ -66,7 +66,7 @@ def tell(*words):
 def submit(thread):
     for number in range(100_000):
         rows = [NewJob(name=f"{thread}-{number}", queue="q", document={}, element=element) for element in range(3)]
-        tell("jobs", *store.submit(rows, user=f"u{thread}", at=0.0, key=str(number), digest="").ids)
+        tell("jobs", *store.submit(rows, user=f"u{thread}", at=0.0, key=str(number), digest="").result().ids)
 
 tell("ready")
 for thread in range(4):
@@ -265,7 +265,7 @@ def test_a_controller_that_loses_its_connection_may_not_write_but_can_claim_agai
 
         cut(postgres, postgres_url)
         with pytest.raises(BackendError):
-            store.note("1", "log", 0.0, {})
+            store.note(["1"], "log", 0.0, {})
         taken = other.claim(who="beta")
         with pytest.raises(BackendError, match=r"another controller has taken over .*: beta"):
             store.write(ticks(6, 3), {}, epoch=again)
@@ -424,6 +424,17 @@ def test_damage_that_a_snapshot_covers_costs_nothing_but_the_record(written: Sto
     assert recover(written, no_state, lambda _: replay(MESSAGES)) == (replay(MESSAGES), 6)
     assert written.write(ticks(9, 1), {}, epoch=1) == 7
     assert recover(written, no_state, lambda _: replay(MESSAGES)) == (replay([*MESSAGES, *ticks(9, 1)]), 7)
+
+
+def test_a_snapshot_that_has_seen_a_damaged_turn_goes_with_it_if_it_can(written: Store, store_url: str) -> None:
+    written.save_snapshot(3, {"after": 3})
+    written.save_snapshot(6, {"after": 6})
+    damage(store_url, 5)
+    (told,) = written.mend()
+    assert "messages 4 to 6, written together, went to quarantine; that turn will be decided again" in told
+    assert written.latest_snapshot() == (3, {"after": 3})
+    assert written.marks() != {"requests": "3"}
+    assert recover(written, no_state, lambda _: replay(MESSAGES[:3])) == (replay(MESSAGES[:3]), 6)
 
 
 def test_a_file_with_damaged_pages_is_reported_by_name(tmp_path: Path, sqlite_url: str) -> None:

@@ -419,3 +419,13 @@ def test_a_command_that_does_not_exist_ends_the_job() -> None:
     agent = Agent(["no-such-command"], on_event=events.append)
     assert asyncio.run(agent.run(slots(1))) == 127
     assert "cannot run no-such-command" in events[-1]["why"]
+
+
+@pytest.mark.parametrize(("command", "env"), [(["true"], {"BAD": "nul\0byte"}), (["true", "nul\0byte"], {})])
+def test_what_no_process_can_be_given_ends_the_job_and_is_told(command: list[str], env: dict[str, str]) -> None:
+    import asyncio
+
+    events: list[dict[str, Any]] = []
+    agent = Agent(command, env=env, on_event=events.append)
+    assert asyncio.run(asyncio.wait_for(agent.run(slots(2)), 10)) == 127
+    assert events[-1]["why"] == "cannot run 'true': embedded null byte in its command or environment"

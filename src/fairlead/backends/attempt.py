@@ -32,6 +32,8 @@ class Attempt:
     #: Its guardian, if that is a child of ours.
     process: subprocess.Popen[bytes] | None = None
     began: bool = False
+    #: It was told to hold no GPUs, and its processes to stay.
+    asleep: bool = False
     #: False if it began before the machine was last booted.
     same_boot: bool = True
     #: When to try to start it again, or to look whether it lives.

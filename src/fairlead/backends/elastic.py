@@ -174,7 +174,8 @@ class Elastic:
         if not self._heard and not self._stopping:
             text = (
                 f"none of its workers has said a word for {SILENT_S:.0f} s: a job with a range of GPUs should use "
-                "fairlead.train; if its script does not, submit it with a fixed number, or with elastic: restart"
+                "fairlead.train; if its script does not, it runs to its end on the GPUs it has, and stays STARTING; "
+                "submit such a job with a fixed number of GPUs, or with elastic: restart"
             )
             self._tell("note", what="silent", text=text)
 

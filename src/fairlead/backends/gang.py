@@ -90,7 +90,7 @@ class Gang:
             return End(127, why, final=error.errno in _HOPELESS)
         except ValueError as error:  # what no command or environment can be
             self._signal(signal.SIGKILL)
-            return End(127, f"cannot run {self.task.command[0]!r}: {error}", final=True)
+            return End(127, f"cannot run {self.task.command[0]!r}: {error} in its command or environment", final=True)
         waiting = {asyncio.ensure_future(self._wait(rank)): rank for rank in self._processes}
         first: End | None = None
         while waiting:

@@ -1,7 +1,8 @@
 """This machine as a cluster: every attempt is a supervisor with processes of its own, which outlives the controller.
 
 `execute` starts supervisors and appends to their orders; a thread reads what they say and puts it into the inbox, as
-events. To come back after a crash is to compare what the state believes with what the files tell: see `attach`.
+events; another looks who else uses the GPUs. To come back after a crash is to compare what the state believes with what
+the files tell: see `attach`.
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ from fairlead.backends.files import Appender, AttemptFiles, Line, Tail, write_wh
 from fairlead.backends.hearing import Hearing
 from fairlead.backends.inbox import Inbox
 from fairlead.backends.machine import Machine
+from fairlead.backends.outsiders import Outsider, Outsiders
 from fairlead.backends.processes import COOKIE, boot_id, carriers, end_all
 from fairlead.backends.task import Task
 from fairlead.core import codec
 from fairlead.core.errors import BackendError, FairleadError
-from fairlead.core.messages import Command, Event, JobExited, JobStopped, Resize, Start, Stop
+from fairlead.core.messages import Command, Event, JobExited, JobStopped, OutsidersSeen, Resize, Start, Stop
 from fairlead.core.types import Allocation, Job, Phase
 
 log = logging.getLogger(__name__)
 
 #: Seconds between two looks at what supervisors say, two looks whether they live, and two tries to start one.
 LOOK_S, ALIVE_S, RETRY_S = 0.05, 1.0, 5.0
+
+#: Seconds to wait, at the end, for a look at who uses the GPUs: a driver can be stuck.
+_LAST_LOOK_S = 5.0
 
 
 @dataclass(frozen=True, order=True)
@@ -63,6 +68,10 @@ class LocalBackend:
         self._guard = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
+        self._outsiders = Outsiders(machine, root)
+        self._watcher: threading.Thread | None = None
+        self._news: list[Outsider] = []  # not told yet
+        self._trouble = ""  # why nobody can tell who uses the GPUs
 
     # -- the Backend protocol ------------------------------------------------------------------------------------
 
@@ -139,8 +148,8 @@ class LocalBackend:
         if attempt is None or attempt.number != command.attempt:
             return  # it has ended meanwhile, and that is on its way
         with attempt.guard:
-            if isinstance(command, Resize) and command.allocation:
-                attempt.allocation = command.allocation
+            if isinstance(command, Resize):
+                attempt.allocation, attempt.asleep = command.allocation or attempt.allocation, not command.allocation
             if attempt.waits:
                 attempt.stop = attempt.stop or isinstance(command, Stop)
             else:
@@ -221,11 +230,16 @@ class LocalBackend:
         """Begin to read what supervisors say."""
         self._thread = threading.Thread(target=self._listen, name="fairlead-listen", daemon=True)
         self._thread.start()
+        if self.machine.devices is not None:
+            self._watcher = threading.Thread(target=self._watch, name="fairlead-watch", daemon=True)
+            self._watcher.start()
 
     def close(self) -> None:
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
+        if self._watcher is not None:
+            self._watcher.join(_LAST_LOOK_S)
         with self._guard:
             for attempt in self._attempts.values():
                 attempt.orders.close()
@@ -312,6 +326,44 @@ class LocalBackend:
 
     def _now(self) -> float:
         return self.inbox.clock.now()
+
+    # -- others on our GPUs --------------------------------------------------------------------------------------
+
+    def outside(self) -> dict[str, tuple[int, ...]]:
+        """By node, the GPUs that outsiders use, as it is now. To be asked before `listen`, which tells what changes."""
+        self._look_outside()
+        return self._outsiders.gpus
+
+    def _watch(self) -> None:
+        """In a thread of its own: to ask the driver can take long, and those who are heard should not wait for it."""
+        told = self._outsiders.gpus
+        while not self._closed.wait(self.machine.users.every_s):
+            self._look_outside()
+            found, at = self._outsiders.gpus, self._now()
+            self.inbox.put([OutsidersSeen(at, node, gpus) for node, gpus in found.items() if gpus != told[node]])
+            told = found
+            self._tell_their_neighbours(at)
+
+    def _look_outside(self) -> None:
+        try:
+            self._news += self._outsiders.look()
+            self._trouble = ""
+        except Exception as error:  # the driver is not ours, and to know this is not vital
+            if repr(error) != self._trouble:
+                log.exception("who uses the GPUs cannot be told; it stays as it was")
+            self._trouble = repr(error)
+
+    def _tell_their_neighbours(self, at: float) -> None:
+        """The jobs that share a GPU with somebody who has come."""
+        news, self._news = self._news, []
+        with self._guard:
+            attempts = [attempt for attempt in self._attempts.values() if not attempt.asleep] if news else []
+        for attempt in attempts:
+            held = dict(attempt.allocation.shares)
+            for each in news:
+                if each.gpu in held.get(each.node, ()):
+                    fields = {"node": each.node, "gpu": each.gpu, "pid": each.pid, "user": each.user}
+                    self._on_note(attempt.job, at, {"what": "outsider", "text": str(each), **fields})
 
     # -- for people ----------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Allocation, Node
@@ -27,6 +27,16 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class Users:
+    """How to find out which processes use the devices."""
+
+    #: By device: processes, ours and others'. Of a device that is absent nobody can tell now.
+    read: Callable[[], Mapping[str, Collection[int]]]
+    #: Seconds between two looks.
+    every_s: float = 10.0
+
+
+@dataclass(frozen=True)
 class Machine:
     """Nodes, and the devices of this machine behind their GPUs, in order."""
 
@@ -35,6 +45,8 @@ class Machine:
     devices: tuple[str, ...] | None
     #: Processors of each device; empty for all of them.
     cpus: tuple[tuple[int, ...], ...]
+    #: Not asked if they are CPU slots: anybody may use a processor.
+    users: Users = field(default_factory=lambda: Users(users_of_gpus), compare=False, repr=False)
 
     def places(self, allocation: Allocation) -> list[tuple[str, int]]:
         """Node and device of every GPU of an allocation."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pwd
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -66,13 +67,60 @@ def carriers(cookie: str) -> list[int]:
     return found
 
 
+def is_alive(pid: int) -> bool:
+    """Is there such a process, ours or another's, that still does something?"""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another's: it is there, even if we may not look at it
+    return _state(pid)[0] != "Z"
+
+
+def is_of_a_job(pid: int, root: Path | None = None) -> bool:
+    """Does it, or somebody it descends from, carry the cookie of an attempt? `root`: of one whose jobs are there.
+
+    Who it descends from matters, because a process can be started without the environment of its parent.
+    """
+    wanted = (f"{COOKIE}=" if root is None else f"{COOKIE}={root}:").encode()
+    known: set[int] = set()
+    while pid > 1 and pid not in known:
+        known.add(pid)
+        with contextlib.suppress(OSError):
+            if any(entry.startswith(wanted) for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")):
+                return True
+        pid = _state(pid)[1]
+    return False
+
+
+def user_of(pid: int) -> str:
+    """The account it runs as; empty if it is gone or must not be looked at."""
+    try:
+        number = (_PROC / str(pid)).stat().st_uid
+    except OSError:
+        return ""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
 def _states() -> Iterator[tuple[int, str, int]]:
     """Of every process: its number, its state and its parent."""
     for pid in _everybody():
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            # The name, in brackets, may hold anything.
-            fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-            yield pid, fields[0].decode(), int(fields[1])
+        state, parent = _state(pid)
+        if state:
+            yield pid, state, parent
+
+
+def _state(pid: int) -> tuple[str, int]:
+    """Its state and its parent; empty and 0 if nobody can tell."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        # The name, in brackets, may hold anything.
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        return fields[0].decode(), int(fields[1])
+    return "", 0
 
 
 def _everybody() -> list[int]:

@@ -129,6 +129,8 @@ class Supervisor:
         self._setup: asyncio.subprocess.Process | None = None
         self._sizes: dict[Path, int] = {}
         self._stopping = self._timed_out = False
+        self._time_left_s: float | None = task.time_limit_s
+        self._timer: asyncio.TimerHandle | None = None
         #: Processes that we wait for; and ended ones that others have left to us, as of the last look.
         self._own: set[int] = set()
         self._strangers: set[int] = set()
@@ -139,8 +141,7 @@ class Supervisor:
         self.tell("began", pid=os.getpid(), boot=boot_id())
         while not self._events.flush() and not self._stopping:
             await asyncio.sleep(ROOM_S)  # what is not known to have begun could begin twice
-        if self._task.time_limit_s is not None:
-            loop.call_later(max(0.0, self._task.time_limit_s), self._time_out)
+        self._let_time_run(True)
         watching = [asyncio.ensure_future(self._follow_orders()), asyncio.ensure_future(self._index_logs())]
         code, why, final = 1, "the supervisor was interrupted", False
         try:
@@ -174,7 +175,10 @@ class Supervisor:
         if not os.path.isdir(self._task.workdir):
             return 1, f"there is no directory {self._task.workdir}; change workdir", True
         if self._task.setup:
-            code = await self._set_up()
+            try:
+                code = await self._set_up()
+            except ValueError as error:  # what no script or environment can be, such as one with a null byte
+                return 127, f"cannot run setup: {error} in its script or environment", True
             if code != 0 or self._stopping:
                 return code or STOPPED, f"setup ended with exit code {code}; see its log, setup.log", False
         crew: Gang | Elastic
@@ -233,6 +237,7 @@ class Supervisor:
             grace_s = float(order.get("grace_s", self._task.grace_s))
             self._stop(grace_s, why=order.get("why", ""), by=order.get("by", ""))
         elif order["order"] == "resize" and isinstance(self._crew, Elastic) and not self._stopping:
+            self._let_time_run(bool(order["slots"]))  # who sleeps does not run
             self._crew.resize([Slot(*place) for place in order["slots"]])
 
     def _stop(self, grace_s: float, *, why: str = "", by: str = "") -> None:
@@ -245,6 +250,16 @@ class Supervisor:
             self._crew.stop(grace_s)
         else:
             self._end_setup()
+
+    def _let_time_run(self, runs: bool) -> None:
+        """Towards the time limit, if there is one."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None and not runs:
+            self._time_left_s = self._timer.when() - loop.time()
+            self._timer.cancel()
+            self._timer = None
+        elif self._timer is None and runs and self._time_left_s is not None:
+            self._timer = loop.call_later(max(0.0, self._time_left_s), self._time_out)
 
     def _time_out(self) -> None:
         if not self._stopping:  # or it is not the time that ends it

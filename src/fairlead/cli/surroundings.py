@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fairlead import __version__
 from fairlead.backends.machine import find_gpus, users_of_gpus
-from fairlead.backends.processes import COOKIE
+from fairlead.backends.processes import is_of_a_job
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
@@ -134,7 +134,7 @@ def _gpus() -> Iterator[Finding]:
 
 def _strangers() -> Iterator[Finding]:
     """Processes on GPUs that no job of ours started."""
-    busy = {uuid: sorted(pid for pid in pids if not _is_ours(pid)) for uuid, pids in users_of_gpus().items()}
+    busy = {uuid: sorted(pid for pid in pids if not is_of_a_job(pid)) for uuid, pids in users_of_gpus().items()}
     found = sorted({pid for pids in busy.values() for pid in pids})
     if found:
         on = sum(1 for pids in busy.values() if pids)
@@ -144,13 +144,6 @@ def _strangers() -> Iterator[Finding]:
         )
     elif busy:
         yield Finding("others on GPUs", OK, "nobody")
-
-
-def _is_ours(pid: int) -> bool:
-    try:
-        return f"{COOKIE}=".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
 
 
 def _shared_memory() -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fairlead.cli.errors import reports_errors
 from fairlead.core.errors import InvalidSpec
-from fairlead.plugins import did_you_mean
+from fairlead.core.hints import did_you_mean
 from fairlead.sim.applications import APPLICATIONS, GoodputTruth
 from fairlead.sim.traces import READERS, Trace, read_trace, reshape
 from fairlead.sim.traces.canonical import to_csv, to_jsonl

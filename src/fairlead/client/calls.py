@@ -11,6 +11,7 @@ from fairlead.client.errors import Failed, Problem
 from fairlead.client.finding import Server
 from fairlead.client.http import Http, Patience
 from fairlead.client.resources import (
+    Array,
     Check,
     Cluster,
     Explanation,
@@ -87,6 +88,18 @@ class Client:
     def act(self, job_id: str, action: str, **body: Any) -> Job:
         """cancel, hold, release, suspend or resume a job."""
         return cast(Job, self._http.json("POST", _job(job_id, action), json=body))
+
+    def array(self, number: str) -> Array:
+        """The jobs of an array. Raises NotFound if there is none of this number, or it was a job alone."""
+        return cast(Array, self._http.json("GET", _array(number)))
+
+    def reprioritise_array(self, number: str, priority: int) -> Array:
+        """All its jobs that have not ended."""
+        return cast(Array, self._http.json("PATCH", _array(number), json={"priority": priority}))
+
+    def act_on_array(self, number: str, action: str, **body: Any) -> Array:
+        """cancel, hold, release, suspend or resume all its jobs that have not ended."""
+        return cast(Array, self._http.json("POST", f"{_array(number)}/{action}", json=body))
 
     def explain(self, job_id: str) -> Explanation:
         return cast(Explanation, self._http.json("GET", _job(job_id, "explain")))
@@ -185,6 +198,10 @@ class Client:
 
 def _job(job_id: str, what: str = "") -> str:
     return f"{_API}/jobs/{quote(job_id, '')}" + (f"/{what}" if what else "")
+
+
+def _array(number: str) -> str:
+    return f"{_API}/arrays/{quote(number, '')}"
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

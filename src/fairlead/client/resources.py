@@ -109,6 +109,13 @@ class Submitted(TypedDict):
     answer: NotRequired[Answer | None]
 
 
+class Array(TypedDict):
+    """Jobs that were handed in as one: what their ids begin with, and those that are meant."""
+
+    id: str
+    ids: list[str]
+
+
 class Check(TypedDict):
     """What would become of a job."""
 
@@ -136,6 +143,8 @@ class Node(TypedDict):
     gpu_type: str
     used: int
     free: int
+    #: GPUs used by processes that no job started.
+    outside: list[int]
     healthy: bool
     draining: bool
     drain_by: float | None

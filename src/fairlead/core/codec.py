@@ -30,6 +30,13 @@ def encode(value: Any) -> Any:
     return {f.name: encode(v) for f in _fields(cls) if (v := getattr(value, f.name)) != _default(f)}
 
 
+def encode_slowly(value: Any) -> dict[str, Any]:
+    """The same of a large dataclass, but each of its tuples is encoded item by item, as they are asked for."""
+    cls: Any = type(value)
+    found = {f.name: v for f in _fields(cls) if (v := getattr(value, f.name)) != _default(f)}
+    return {name: map(encode, v) if isinstance(v, tuple) else encode(v) for name, v in found.items()}
+
+
 def decode(hint: Any, value: Any, *, place: str) -> Any:
     """A value of type `hint`. `place` is where we are, for the message of InvalidSpec."""
     origin, args = get_origin(hint), get_args(hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fairlead.core.messages import JobReported
@@ -87,3 +88,14 @@ def recall(lore: dict[str, Belief], job: Job, report: JobReported) -> dict[str, 
     while len(others) >= MOST_MODELS:
         del others[next(iter(others))]
     return {**others, model: after}
+
+
+def informed(job: Job, lore: Mapping[str, Belief]) -> Belief:
+    """A job's own belief, completed by what is known of its model: `recall`'s other end."""
+    known, own = lore.get(job.spec.labels.get(MODEL, "")), job.belief
+    if known is None:
+        return own
+    seen = {(o.gpu_type, o.nodes, o.gpus) for o in own.observations}
+    others = tuple(o for o in known.observations if (o.gpu_type, o.nodes, o.gpus) not in seen)
+    noise_scale = known.noise_scale if own.noise_scale is None else own.noise_scale
+    return replace(own, observations=own.observations + others, noise_scale=noise_scale)

@@ -143,6 +143,15 @@ class NodeDrained:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsidersSeen:
+    """Which GPUs of a node are used by processes that no job of ours started: all of them, none if they have left."""
+
+    at: float
+    node: str
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing happened, but it is time to decide."""
 
@@ -195,7 +204,7 @@ class Release:
 
 
 AttemptEvent: TypeAlias = JobStarted | JobReported | JobRescaled | JobStopped | JobExited
-NodeEvent: TypeAlias = NodeJoined | NodeLost | NodeDrained
+NodeEvent: TypeAlias = NodeJoined | NodeLost | NodeDrained | OutsidersSeen
 UserEvent: TypeAlias = JobSubmitted | JobCancelled | JobHeld | JobReprioritised
 Event: TypeAlias = UserEvent | AttemptEvent | NodeEvent | Tick
 Command: TypeAlias = Start | Resize | Stop | Rent | Release

@@ -61,6 +61,8 @@ def _fault(view: Snapshot, job: Job, allocation: Allocation) -> str:
             return f"is placed on node {node_id}, which is lost"
         if node.draining and mask & ~here.get(node_id, 0):
             return f"is newly placed on node {node_id}, which is draining"
+        if node.outside and (seized := mask & ~here.get(node_id, 0) & node.outside_mask):
+            return f"is newly placed on GPU {seized.bit_length() - 1} of node {node_id}, which outsiders use"
         if mask >> node.gpus:
             return f"is placed on GPU {mask.bit_length() - 1} of node {node_id}, which has {node.gpus}"
         types.add(node.gpu_type)

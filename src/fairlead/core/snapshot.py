@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from fairlead.core.types import Allocation, Belief, Job, Node, Phase
 from fairlead.core.usage import Ledger
 
 Floats = NDArray[np.float64]
+
+T = TypeVar("T")
 
 
 class StepOracle(Protocol):
@@ -38,6 +40,9 @@ class StepOracle(Protocol):
 #: What a job asks for: how many GPUs, of which types (empty = any). Jobs share few distinct demands.
 Demand = tuple[int, tuple[str, ...]]
 
+#: Whom a job is counted to: queue and tenant.
+Account = tuple[str, str]
+
 
 class Columns(NamedTuple):
     """The live jobs as arrays, one entry per job, in order of arrival."""
@@ -49,6 +54,8 @@ class Columns(NamedTuple):
     preemptible_J: Floats
     #: GPUs of the current allocation; 0 while it waits.
     held_J: Floats
+    #: 1 while it has no processes, be it because it never started or because it was stopped; else 0.
+    pending_J: Floats
     #: GPU-seconds and seconds spent RUNNING, until now.
     service_gpu_s_J: Floats
     run_s_J: Floats
@@ -61,6 +68,9 @@ class Columns(NamedTuple):
     #: Index into `demands`.
     demand_J: NDArray[np.int64]
     demands: tuple[Demand, ...]
+    #: Index into `accounts`.
+    account_J: NDArray[np.int64]
+    accounts: tuple[Account, ...]
 
 
 class NodeColumns(NamedTuple):
@@ -151,8 +161,8 @@ class Snapshot:
         return table.columns()
 
 
-_GPUS, _SUBMITTED, _PREEMPTIBLE, _ESTIMATE, _DEMAND = range(5)  # never change
-_PRIORITY, _HELD, _SERVICE, _RUN, _LAST_RAN, _SINCE, _AT, _RUNNING = range(5, 13)
+_GPUS, _SUBMITTED, _PREEMPTIBLE, _ESTIMATE, _DEMAND, _ACCOUNT = range(6)  # never change
+_PRIORITY, _HELD, _PENDING, _SERVICE, _RUN, _LAST_RAN, _SINCE, _AT, _RUNNING = range(6, 15)
 
 
 class Table:
@@ -163,11 +173,12 @@ class Table:
     """
 
     def __init__(self) -> None:
-        self._cells_CR = np.zeros((13, 64))
+        self._cells_CR = np.zeros((15, 64))
         self._alive_R = np.zeros(64, dtype=bool)
         self._row: dict[str, int] = {}
         self._end = 0
         self._demands: dict[Demand, int] = {}
+        self._accounts: dict[Account, int] = {}
         #: Changes with every write; a snapshot remembers it to know whether the table still speaks of its moment.
         self.version = 0
 
@@ -189,8 +200,10 @@ class Table:
             cells[_PREEMPTIBLE, row] = spec.preemptible
             cells[_ESTIMATE, row] = np.inf if spec.estimate_s is None else spec.estimate_s
             cells[_DEMAND, row] = self._demands.setdefault((spec.gpus, spec.gpu_types), len(self._demands))
+            cells[_ACCOUNT, row] = self._accounts.setdefault((spec.queue, spec.tenant), len(self._accounts))
         cells[_PRIORITY, row] = job.spec.priority
         cells[_HELD, row] = job.allocation.total
+        cells[_PENDING, row] = job.phase is Phase.PENDING
         cells[_SERVICE, row] = job.service_gpu_s
         cells[_RUN, row] = job.run_s
         cells[_LAST_RAN, row] = -np.inf if job.last_ran_at is None else job.last_ran_at
@@ -220,6 +233,7 @@ class Table:
             priority_J=cells[_PRIORITY],
             preemptible_J=cells[_PREEMPTIBLE],
             held_J=cells[_HELD],
+            pending_J=cells[_PENDING],
             service_gpu_s_J=cells[_SERVICE],
             run_s_J=cells[_RUN],
             last_ran_at_J=cells[_LAST_RAN],
@@ -227,6 +241,8 @@ class Table:
             estimate_s_J=cells[_ESTIMATE],
             demand_J=cells[_DEMAND].astype(np.int64),
             demands=tuple(self._demands),
+            account_J=cells[_ACCOUNT].astype(np.int64),
+            accounts=tuple(self._accounts),
         )
 
     def _make_room(self) -> None:
@@ -246,14 +262,15 @@ class Table:
         self._alive_R[: len(living)] = True
         self._row = {job_id: row for row, job_id in enumerate(self._row)}
         self._end = len(living)
-        self._forget_demands()
+        self._demands = self._only_used(_DEMAND, self._demands)
+        self._accounts = self._only_used(_ACCOUNT, self._accounts)
 
-    def _forget_demands(self) -> None:
-        """Demands that no living job has any more would make every decision a little slower, for ever."""
-        used, renumbered = np.unique(self._cells_CR[_DEMAND, : self._end].astype(np.int64), return_inverse=True)
-        known = tuple(self._demands)
-        self._demands = {known[old]: new for new, old in enumerate(used.tolist())}
-        self._cells_CR[_DEMAND, : self._end] = renumbered
+    def _only_used(self, column: int, known: dict[T, int]) -> dict[T, int]:
+        """Those that no living job has any more would make every decision a little slower, for ever."""
+        used, renumbered = np.unique(self._cells_CR[column, : self._end].astype(np.int64), return_inverse=True)
+        values = tuple(known)
+        self._cells_CR[column, : self._end] = renumbered
+        return {values[old]: new for new, old in enumerate(used.tolist())}
 
 
 class NodeTable:

@@ -32,8 +32,10 @@ from fairlead.core.messages import (
     JobSubmitted,
     Message,
     NodeDrained,
+    NodeEvent,
     NodeJoined,
     NodeLost,
+    OutsidersSeen,
     Release,
     Rent,
     Resize,
@@ -92,7 +94,7 @@ class State:
         #: Nodes given back, and nodes on their way; disjoint, and none of them is healthy.
         self.released: frozenset[str] = frozenset()
         self.coming: frozenset[str] = frozenset()
-        self._open_gpus = 0  # of nodes where something new may be placed
+        self._open_gpus = 0  # on which something new may be placed
         self._nodes_view: dict[str, Node] | None = None  # a copy for snapshots, void once a node changes
         self._jobs = Roster(keep_finished=keep_finished)
         self._dependents: dict[str, list[str]] = {}  # job -> those that wait for it to succeed
@@ -208,7 +210,7 @@ class State:
                 applied = self._submit(event)
             case JobCancelled() | JobHeld() | JobReprioritised():
                 applied = self._wish(event)
-            case NodeJoined() | NodeLost() | NodeDrained():
+            case NodeJoined() | NodeLost() | NodeDrained() | OutsidersSeen():
                 applied = self._apply_to_node(event)
             case _:
                 applied = self._apply_to_attempt(event)
@@ -311,7 +313,7 @@ class State:
         self._change(job, event.at, belief=learn(job, event, gpu_type), **pause)
         self._lore = recall(self._lore, self.live[job.id], event)
 
-    def _apply_to_node(self, event: NodeJoined | NodeLost | NodeDrained) -> bool:
+    def _apply_to_node(self, event: NodeEvent) -> bool:
         if isinstance(event, NodeJoined):
             return self._join(event)
         node = self.nodes.get(event.node)
@@ -321,6 +323,8 @@ class State:
             drained = replace(node, draining=event.draining, drain_by=event.by if event.draining else None)
             self._put_node(drained)
             return node != drained
+        if isinstance(event, OutsidersSeen):
+            return self._see_outsiders(event, node)
         if not node.healthy:
             return False
         self._put_node(replace(node, healthy=False))
@@ -328,6 +332,13 @@ class State:
             self._remember(job.id, event)
             self._release(job, event.at, phase=requeued(job))
         return True
+
+    def _see_outsiders(self, event: OutsidersSeen, node: Node) -> bool:
+        gpus = tuple(sorted(set(event.gpus)))
+        if gpus and not 0 <= gpus[0] <= gpus[-1] < node.gpus:
+            raise InvalidTransition(f"{_brief(event)}: node {node.id} has GPUs 0 to {node.gpus - 1}, not all of {gpus}")
+        self._put_node(replace(node, outside=gpus))
+        return node.outside != gpus
 
     def _join(self, event: NodeJoined) -> bool:
         node, known = event.node, self.nodes.get(event.node.id)
@@ -440,7 +451,7 @@ class State:
 
     def _put_node(self, node: Node) -> None:
         known = self.nodes.get(node.id)
-        self._open_gpus += (node.gpus if node.open else 0) - (known.gpus if known is not None and known.open else 0)
+        self._open_gpus += node.usable - (0 if known is None else known.usable)
         self.nodes[node.id] = node
         self._nodes_view = None
         self._jobs.node_table.put(node)

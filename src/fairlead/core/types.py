@@ -146,17 +146,36 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: While it drains: when it has to be empty; None if whoever is there may stay.
     drain_by: float | None = None
+    #: GPUs that outsiders use, processes that no job of ours started: ascending. Who holds one may keep it.
+    outside: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.id or not 1 <= self.gpus <= MOST_GPUS:
             raise InvalidSpec(f"node {self.id!r} has {self.gpus} GPUs; expected an id and 1 to {MOST_GPUS} GPUs")
         if not (math.isfinite(self.price_per_hour) and self.price_per_hour >= 0):
             raise InvalidSpec(f"node {self.id!r}: the price per hour is {self.price_per_hour}; expected at least 0")
+        if self.outside and not _are_numbers(self.outside, self.gpus):
+            raise InvalidSpec(f"node {self.id!r}: outside is {self.outside}; expected numbers of its {self.gpus} GPUs")
 
     @property
     def open(self) -> bool:
         """May something new be placed here?"""
         return self.healthy and not self.draining
+
+    @property
+    def outside_mask(self) -> int:
+        """`outside` as a bit mask."""
+        return sum(1 << gpu for gpu in self.outside)
+
+    @property
+    def usable(self) -> int:
+        """GPUs on which something new may be placed, as far as it is up to the node."""
+        return self.gpus - len(self.outside) if self.open else 0
+
+
+def _are_numbers(gpus: tuple[int, ...], count: int) -> bool:
+    """Ascending numbers of so many GPUs?"""
+    return gpus == tuple(sorted(set(gpus))) and gpus[0] >= 0 and gpus[-1] < count
 
 
 #: One node's part of an allocation: the node's id and the GPUs on it.

@@ -65,9 +65,9 @@ def _taken(name: str) -> str:
     return "Fairlead sets it for every worker; choose another name"
 
 
-def _variables(*, shown: bool) -> Form:
+def _variables() -> Form:
     names = "letters, digits and _, with no digit first"
-    return mapping(_FREE, as_text(_ARGUMENT, shown=shown), most=1000, expected=names, refuse=_taken)
+    return mapping(_FREE, as_text(_ARGUMENT), most=1000, expected=names, refuse=_taken)
 
 
 def _run() -> Form:
@@ -86,7 +86,13 @@ def _run() -> Form:
 
 
 def _workdir() -> Form:
-    form = optional(text(f"(?!~[^/]){LINE}+", most=4096, expected="a path such as /data/run, ~/run or run"))
+    form = optional(
+        text(
+            f"(?!~[^/]){LINE}+",
+            most=4096,
+            expected="a path such as /data/run, ~/run or run, without control characters",
+        )
+    )
 
     def read(value: Value, place: str) -> Any:
         home = value.kind is Kind.PLAIN and value.text == "~"  # to YAML it is nothing, to a person it is home
@@ -126,8 +132,8 @@ FIELDS = (
         _workdir(),
         "The directory it runs in: absolute, below ~, or relative to where the job is submitted from.",
     ),
-    Field("env", _variables(shown=True), "Environment variables. Numbers and switches are the text that was written."),
-    Field("secrets", _variables(shown=False), "Environment variables whose values are shown to nobody."),
+    Field("env", _variables(), "Environment variables. Numbers and switches are the text that was written."),
+    Field("secrets", _variables(), "Environment variables whose values are shown to nobody."),
     Field("gpus", gpus(), "How many GPUs: a number, a range such as 1-8 for an elastic job, or auto."),
     Field(
         "gpu_type",
@@ -174,7 +180,7 @@ FIELDS = (
         "labels",
         mapping(
             _WORD,
-            as_text(text(f"{LINE}*", most=256, expected="at most 256 printable characters"), shown=True),
+            as_text(text(f"{LINE}*", most=256, expected="at most 256 printable characters")),
             most=64,
             expected="1 to 63 of A-Z a-z 0-9 . _ / -",
         ),

@@ -141,12 +141,12 @@ def choice(*words: str) -> Form:
     return Form(read, {"enum": list(words)})
 
 
-def as_text(form: Form, *, shown: bool) -> Form:
-    """Numbers and switches are taken for the text that was written. A value not to be `shown` is in no message."""
+def as_text(form: Form) -> Form:
+    """Numbers and switches are taken for the text that was written."""
 
     def read(value: Value, place: str) -> Any:
         kind = Kind.TEXT if value.kind in _UNQUOTED else value.kind
-        return form.read(replace(value, kind=kind, hidden=not shown), place)
+        return form.read(replace(value, kind=kind), place)
 
     return Form(read, {**form.schema, "type": ["string", "number", "boolean"]}, form.write)
 
@@ -204,8 +204,9 @@ def mapping(names: str, item: Form, *, most: int, expected: str, refuse: Callabl
     def read_one(key: Value, value: Value, place: str) -> tuple[str, Any]:
         if compiled.fullmatch(key.text):
             return key.text, item.read(value, f"{place}.{key.text}")
-        reason = refuse(key.text) or f"expected {expected}"
-        raise problem_at(key, place, f"{place} has the name {shortened(key.text)}; {reason}")
+        known = refuse(key.text)
+        name = "a name that is not shown" if key.hidden and not known else f"the name {shortened(key.text)}"
+        raise problem_at(key, place, f"{place} has {name}; {known or f'expected {expected}'}")
 
     def read(value: Value, place: str) -> dict[str, Any]:
         if value.kind is not Kind.MAPPING or len(value.pairs) > most:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlead.core.hints import did_you_mean
 from fairlead.jobfile.fields import ALSO_CALLED, BY_NAME, DEFAULTS, FIELDS
 from fairlead.jobfile.forms import problem_at
 from fairlead.jobfile.request import ONE_GPU, InvalidJob, JobRequest, Problem
 from fairlead.jobfile.values import Kind, Value, from_json, from_yaml, shortened
-from fairlead.plugins import did_you_mean
 
 
 def parse_job(text: str, *, source: str = "job file") -> JobRequest:

@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.hints import did_you_mean
 from fairlead.core.types import LARGEST, Batch
 from fairlead.jobfile.forms import Form, gather, is_number, many, placed, problem_at, whole, wrong
 from fairlead.jobfile.request import AUTO_MOST, Gpus, InvalidJob
 from fairlead.jobfile.values import Kind, Value, shortened
-from fairlead.plugins import did_you_mean
 
 MOST_GPUS_OF_A_JOB = 1_000_000
 MOST_ELEMENTS = 10_000

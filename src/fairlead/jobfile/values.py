@@ -24,6 +24,9 @@ MOST_DEPTH = 16
 #: More than an array of 10,000 elements needs, and few enough to read in a second.
 MOST_VALUES = 25_000
 
+#: What stands in this field is in no message, whatever it is: it may be a secret where a mapping of them was meant.
+HIDDEN = "secrets"
+
 
 class Kind(StrEnum):
     """What a value is. The text is what a message calls it."""
@@ -84,6 +87,7 @@ _ADVICE = {
     "while scanning an alias": "quote a text that begins with *",
     "while scanning an anchor": "quote a text that begins with &",
     "while scanning a tag": "quote a text that begins with !",
+    "undefined tag handle": "quote a text that begins with !",
     "mapping values are not allowed here": "quote a text that holds a colon and a space, or check the indentation",
     "could not find expected ':'": "every line of a mapping is `field: value`",
     "unexpected end of stream": "a quote or bracket is not closed",
@@ -111,6 +115,7 @@ def from_yaml(text: str) -> tuple[Value, list[Problem]]:
 
 
 def _syntax(found: str, mark: Any) -> InvalidJob:
+    found = re.sub("(undefined tag handle) .*", r"\1", found)  # it may be the beginning of a secret
     advice = next((advice for words, advice in _ADVICE.items() if words in found), "see the examples in docs/jobs.md")
     line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
     return InvalidJob.at("", f"this is not YAML: {found}: {advice}", line=line, column=column)
@@ -142,7 +147,7 @@ class _Tree:
     def _next(self) -> Any:
         return self._loader.get_event()
 
-    def _value(self, event: Any, depth: int) -> Value:
+    def _value(self, event: Any, depth: int, *, hidden: bool = False) -> Value:
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         self._values += 1
         _bounded(depth, self._values, line=line, column=column)
@@ -151,25 +156,28 @@ class _Tree:
         if isinstance(event, yaml.ScalarEvent):
             text, whole = mended(event.value)
             kind = Kind.PLAIN if event.style is None else Kind.TEXT
-            value = Value(kind, text, line=line, column=column)
+            value = Value(kind, text, line=line, column=column, hidden=hidden)
             if not whole:
                 value = self._unreadable("half a character (a lone surrogate) is no text", line, column, text)
         elif isinstance(event, yaml.SequenceStartEvent):
-            value = Value(Kind.LIST, items=tuple(self._items(depth)), line=line, column=column)
+            value = Value(Kind.LIST, items=tuple(self._items(depth, hidden)), line=line, column=column, hidden=hidden)
         else:
-            value = Value(Kind.MAPPING, pairs=tuple(self._pairs(depth)), line=line, column=column)
+            pairs = tuple(self._pairs(depth, hidden))
+            value = Value(Kind.MAPPING, pairs=pairs, line=line, column=column, hidden=hidden)
         if event.tag is not None:
             return self._unreadable("tags (!name) are not read; take it away, or quote the text", line, column)
         return value
 
-    def _items(self, depth: int) -> Iterator[Value]:
+    def _items(self, depth: int, hidden: bool) -> Iterator[Value]:
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            yield self._value(event, depth + 1)
+            yield self._value(event, depth + 1, hidden=hidden)
 
-    def _pairs(self, depth: int) -> Iterator[tuple[Value, Value]]:
+    def _pairs(self, depth: int, hidden: bool) -> Iterator[tuple[Value, Value]]:
         seen: dict[str, Value] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            key, value = self._value(event, depth + 1), self._value(self._next(), depth + 1)
+            key = self._value(event, depth + 1, hidden=hidden)
+            below = hidden or (depth == 0 and key.text == HIDDEN)
+            value = self._value(self._next(), depth + 1, hidden=below)
             if key.kind is Kind.UNREADABLE:
                 continue
             if key.kind not in (Kind.PLAIN, Kind.TEXT):
@@ -177,8 +185,9 @@ class _Tree:
                     Problem("", f"a name is expected here, and this is {key.kind}", key.line, key.column)
                 )
             elif (first := seen.setdefault(key.text, key)) is not key:
-                twice = f"{shortened(key.text)} is given twice; it stands on line {first.line} already"
-                self.problems.append(Problem(key.text[:100], twice, key.line, key.column))
+                field, name = (HIDDEN, "a name") if hidden else (key.text[:100], shortened(key.text))
+                twice = f"{name} is given twice; it stands on line {first.line} already"
+                self.problems.append(Problem(field, twice, key.line, key.column))
             else:
                 yield key, value
 
@@ -217,18 +226,19 @@ class _Json:
     def value(self, data: object, field: str, depth: int) -> Value:
         self._values += 1
         _bounded(depth, self._values)
+        hidden = _is_hidden(field)
         if data is None:
             return Value(Kind.NULL, "null")
         if isinstance(data, bool):
-            return Value(Kind.SWITCH, "true" if data else "false")
+            return Value(Kind.SWITCH, "true" if data else "false", hidden=hidden)
         if isinstance(data, int | float):
             return self._number(data, field)
         if isinstance(data, str):
-            return Value(Kind.TEXT, self._text(data, field))
+            return Value(Kind.TEXT, self._text(data, field), hidden=hidden)
         if isinstance(data, list | tuple):
-            return Value(Kind.LIST, items=tuple(self.value(item, field, depth + 1) for item in data))
+            return Value(Kind.LIST, items=tuple(self.value(item, field, depth + 1) for item in data), hidden=hidden)
         if isinstance(data, Mapping):
-            return Value(Kind.MAPPING, pairs=tuple(self._pairs(data, field, depth)))
+            return Value(Kind.MAPPING, pairs=tuple(self._pairs(data, field, depth)), hidden=hidden)
         return self._unreadable(field, f"is a {type(data).__name__}, which JSON does not have")
 
     def _number(self, data: float, field: str) -> Value:
@@ -236,7 +246,7 @@ class _Json:
             return self._unreadable(field, "is a number of more than 300 digits")
         if not math.isfinite(data):
             return self._unreadable(field, f"is {data}; expected a finite number")
-        return Value(Kind.NUMBER, repr(data))
+        return Value(Kind.NUMBER, repr(data), hidden=_is_hidden(field))
 
     def _text(self, data: str, field: str) -> str:
         text, whole = mended(data)
@@ -251,13 +261,25 @@ class _Json:
         for key, item in data.items():
             if isinstance(key, str):
                 text = self._text(key, field)
-                yield Value(Kind.TEXT, text), self.value(item, f"{field}.{text[:100]}".lstrip("."), depth + 1)
+                key = Value(Kind.TEXT, text, hidden=_is_hidden(field))
+                yield key, self.value(item, _below(field, text), depth + 1)
             else:
                 self._unreadable(field, f"has a key that is a {type(key).__name__}; expected a name")
 
     def _unreadable(self, field: str, text: str) -> Value:
         self.problems.append(Problem(field, f"{shortened(field) if field else 'the job'} {text}"))
         return Value(Kind.UNREADABLE)
+
+
+def _is_hidden(field: str) -> bool:
+    return field == HIDDEN or field.startswith(f"{HIDDEN}.")
+
+
+def _below(field: str, name: str) -> str:
+    """What to call a value in a mapping. Of a secret its name is told, if it can be one, and nothing below that."""
+    if _is_hidden(field) and (field != HIDDEN or not name.isidentifier()):
+        return field
+    return f"{field}.{name[:100]}".lstrip(".")
 
 
 def _bounded(depth: int, values: int, *, line: int | None = None, column: int | None = None) -> None:

@@ -12,23 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from fairlead.core.learning import MODEL
+from fairlead.core.learning import MODEL, informed
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Batch, Belief, Job, Observation
+from fairlead.core.types import Belief, Job
 from fairlead.goodput.curves import Curve, Model, curves
-from fairlead.goodput.fit import Fit, borrow, fit_many
-from fairlead.goodput.throughput import grad_time
+from fairlead.goodput.evidence import batch_of, fits_on, ratios_to, seen_on
+from fairlead.goodput.fit import Fit
 
 #: A job may have this many times the GPUs it, or another job of its model, was ever measured on (Pollux, section 4.2).
 GROWTH = 2
-
-#: No GPU type is more times faster than another; whoever measured that measured something else.
-UNLIKE = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,8 @@ class Appraiser:
         found: dict[str, Appraisal] = {}
         missing: list[tuple[Job, Belief, object]] = []
         for job in jobs:
-            belief = _informed(job, view.lore) if lore else job.belief
-            told = () if not ratios or _on(gpu_type, belief.observations) else tuple(ratios.items())
+            belief = informed(job, view.lore) if lore else job.belief
+            told = () if not ratios or seen_on(gpu_type, belief.observations) else tuple(ratios.items())
             key: object = (job.spec, belief.observations, belief.noise_scale, job.allocation.total, reach, most, told)
             known = self._known.get((job.id, gpu_type))
             if known is not None and known[0] == key:
@@ -95,24 +92,12 @@ class Appraiser:
         for model, belief in view.lore.items():
             known = self._ratios.get((model, gpu_type))
             if known is None or known[0] is not belief:
-                known = self._ratios[model, gpu_type] = belief, _ratios(belief.observations, gpu_type)
+                known = self._ratios[model, gpu_type] = belief, ratios_to(gpu_type, belief.observations)
             for other, ratio in known[1].items():
                 every.setdefault(other, []).append(ratio)
         if len(self._ratios) > 8 * len(view.lore) + 64:
             self._ratios = {key: value for key, value in self._ratios.items() if key[0] in view.lore}
         return {other: float(f"{median(ratios):.2g}") for other, ratios in sorted(every.items())}
-
-
-def _informed(job: Job, lore: Mapping[str, Belief]) -> Belief:
-    """Its own belief, completed by what is known of its model."""
-    known = lore.get(job.spec.labels.get(MODEL, ""))
-    own = job.belief
-    if known is None:
-        return own
-    seen = {(o.gpu_type, o.nodes, o.gpus) for o in own.observations}
-    others = tuple(o for o in known.observations if (o.gpu_type, o.nodes, o.gpus) not in seen)
-    noise_scale = known.noise_scale if own.noise_scale is None else own.noise_scale
-    return replace(own, observations=own.observations + others, noise_scale=noise_scale)
 
 
 def _appraise(
@@ -124,9 +109,9 @@ def _appraise(
     """
     reach, ceiling = span
     known = [(job, belief) for job, belief in jobs if belief.observations]
-    fits = _fits([belief for _, belief in known], gpu_type, ratios)
+    fits = fits_on(gpu_type, [belief for _, belief in known], ratios=ratios)
     models = [
-        Model(fit.params, max(0.0, belief.noise_scale or 0.0), _batch(job, belief))
+        Model(fit.params, max(0.0, belief.noise_scale or 0.0), batch_of(job.spec, belief))
         for (job, belief), fit in zip(known, fits, strict=True)
     ]
     limits = [min(ceiling, _most(job, belief, gpu_type)) for job, belief in known]
@@ -152,69 +137,6 @@ def _most(job: Job, belief: Belief, gpu_type: str) -> int:
         return max(job.spec.gpus, job.allocation.total)
     seen = max((o.gpus for o in belief.observations if o.gpu_type == gpu_type), default=0)
     return min(job.spec.most, max(job.spec.least, GROWTH * max(seen, job.allocation.total)))
-
-
-def _batch(job: Job, belief: Belief) -> Batch:
-    """As its user or its script declared it; else what it was first seen with."""
-    if declared := job.spec.batch or job.belief.bounds:
-        return declared
-    first = belief.observations[0]
-    total = max(1, first.gpus * first.per_gpu_batch * (first.accumulation + 1))
-    return Batch(total, total)
-
-
-def _fits(beliefs: Sequence[Belief], gpu_type: str, ratios: Mapping[str, float]) -> list[Fit]:
-    """Each model on a GPU type. Where it was not seen on several GPUs there, it is borrowed (Sia, section 3.2).
-
-    Namely that of the type it is known best on, as much slower or faster as a pass is: by the job's own measurements,
-    or else by the `ratios` of other models, or else not at all.
-    """
-    own = [_on(gpu_type, belief.observations) for belief in beliefs]
-    used = [_best_known(mine, belief.observations) for mine, belief in zip(own, beliefs, strict=True)]
-    fits = fit_many(used)
-    for place, (mine, source) in enumerate(zip(own, used, strict=True)):
-        if mine is not source:
-            ratio = _ratio(mine, fits[place]) if mine else ratios.get(source[0].gpu_type, 1.0)
-            borrowed = borrow(fits[place].params, source_grad_s=1.0, grad_s=ratio)
-            fits[place] = replace(fits[place], params=borrowed)
-    return fits
-
-
-def _best_known(mine: Sequence[Observation], every: Sequence[Observation]) -> Sequence[Observation]:
-    """The observations to fit: `mine`, of the GPU type that is asked for, unless another one tells more."""
-    if any(seen.gpus > 1 for seen in mine):
-        return mine
-    by_type: dict[str, list[Observation]] = {}
-    for seen in every:
-        by_type.setdefault(seen.gpu_type, []).append(seen)
-    if mine:
-        by_type = {name: seen for name, seen in by_type.items() if any(each.gpus > 1 for each in seen)}
-    return max(by_type.values(), key=len, default=mine)
-
-
-def _on(gpu_type: str, observations: Sequence[Observation]) -> tuple[Observation, ...]:
-    return tuple(seen for seen in observations if seen.gpu_type == gpu_type)
-
-
-def _ratios(observations: Sequence[Observation], gpu_type: str) -> dict[str, float]:
-    """Of one model, by other GPU type it was measured on: the time of a pass on this one over that there."""
-    mine = _on(gpu_type, observations)
-    others = [name for name in dict.fromkeys(seen.gpu_type for seen in observations) if mine and name != gpu_type]
-    fits = fit_many([_on(name, observations) for name in others])
-    return {name: _ratio(mine, fit) for name, fit in zip(others, fits, strict=True)}
-
-
-def _ratio(mine: Sequence[Observation], other: Fit) -> float:
-    """The median, over what was measured here, of the time of a pass here over what the same takes by another fit."""
-    usable = [seen for seen in mine if seen.step_s > seen.sync_s]
-    if not usable:
-        return 1.0
-    grad_s = [float(grad_time(other.params, max(1, seen.per_gpu_batch))) for seen in usable]
-    ratio = median(
-        (seen.step_s - seen.sync_s) / (seen.accumulation + 1) / other_s
-        for seen, other_s in zip(usable, grad_s, strict=True)
-    )
-    return min(max(ratio, 1.0 / UNLIKE), UNLIKE)
 
 
 def work_left(job: Job, lore: Mapping[str, Belief], appraisals: Mapping[str, Appraisal]) -> float | None:

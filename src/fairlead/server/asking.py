@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from fairlead.core.errors import FairleadError, InvalidSpec
+from fairlead.core.types import JobSpec
 from fairlead.server.published import Published
 from fairlead.server.store import Request
 
@@ -45,8 +47,8 @@ class Controller(Protocol):
     def wait(self, after_seq: int, timeout_s: float) -> Published:
         """The first that is newer, or the latest when the time is over."""
 
-    def hand_over(self, request: Request) -> None:
-        """A request that is in the store; returns at once."""
+    def hand_over(self, request: Request, specs: Sequence[JobSpec] = ()) -> None:
+        """A request that is in the store; returns at once. `specs` are those of the jobs it makes, where known."""
 
     def failure(self) -> str | None:
         """Why the loop died, if it did."""

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.hints import did_you_mean
 from fairlead.core.loop import Cadence
-from fairlead.plugins import did_you_mean, make_policy
+from fairlead.plugins import make_policy
 from fairlead.policies.middleware.queues import Queue
 from fairlead.server.keys import (
     Form,

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,20 @@ from fairlead.core import codec
 from fairlead.core.errors import FairleadError
 from fairlead.core.facts import Facts
 from fairlead.core.loop import Cadence, Policy, run
-from fairlead.core.messages import Event, JobCancelled, JobSubmitted, Message, NodeJoined, NodeLost, Resize, Start, Stop
+from fairlead.core.messages import (
+    Event,
+    JobCancelled,
+    JobSubmitted,
+    Message,
+    NodeJoined,
+    NodeLost,
+    OutsidersSeen,
+    Resize,
+    Start,
+    Stop,
+)
 from fairlead.core.state import State
-from fairlead.core.types import Job, Phase
+from fairlead.core.types import Job, JobSpec, Phase
 from fairlead.core.usage import HALF_LIFE_S
 from fairlead.plugins import make_policy
 from fairlead.policies.middleware import Queue, receipt, standard
@@ -33,7 +44,7 @@ from fairlead.server.clerk import Clerk
 from fairlead.server.journal import SqlJournal, recover
 from fairlead.server.launching import LaunchRules, task_of
 from fairlead.server.published import Published
-from fairlead.server.resources import outcome_of
+from fairlead.server.resources import outcome_of, request_of, spec_of
 from fairlead.server.steady import SteadyJournal, SteadyPolicy, SteadyState
 from fairlead.server.store import JobRow, Request, Store
 from fairlead.server.wishes import MARK, Wishes
@@ -139,6 +150,7 @@ class Controller:
     def _take_up(self, marks: dict[str, str]) -> None:
         """What runs, and what this machine has, as it is and not as it was."""
         state, now = self._state, self._clock.now()
+        self._remember(int(marks.get(MARK, "0")))
         for start in self.backend.strays(state.live.values()):
             # It was started, but the journal has lost that.
             state.issue(start)
@@ -153,11 +165,25 @@ class Controller:
             known = state.nodes.get(node.id)
             if known is None or not known.healthy or _differs(node, known):
                 events.append(NodeJoined(now, node))
+        for node_id, gpus in self.backend.outside().items():
+            if gpus or (node_id in state.nodes and state.nodes[node_id].outside):
+                events.append(OutsidersSeen(now, node_id, gpus))
         self._inbox.put(events)
         for line in self.backend.attach(state.live.values(), marks):
             log.info("%s", line)
         self._ended = set(state.finished)
         self._clerk.hand(self._catch_up)
+
+    def _remember(self, after: int) -> None:
+        """Take in the jobs that were begun although the journal has lost even their submission: to decide without them
+        would be to give their GPUs to others. That they are submitted again, by their requests, is passed over."""
+        for request in self._store.requests(after):
+            ids = request.body["ids"] if request.kind == "submit" else ()
+            for row in self._store.jobs([each for each in ids if self.backend.files(each, 1).start.exists()]).values():
+                nodes = self._machine.nodes
+                spec = spec_of(request_of(row), job_id=row.id, user=row.user, at=row.submitted_at, nodes=nodes)
+                if self._state.apply(event := JobSubmitted(self._clock.now(), spec)):
+                    self._journal.append(event)
 
     def _catch_up(self) -> None:
         """Write down the ends that a crash has kept us from writing down."""
@@ -191,7 +217,7 @@ class Controller:
         told = receipt(self._policy.view, self._policy.last, message.job)
         body = told.to_dict(resized=isinstance(message, Resize))
         self._receipts[message.job] = {"why": told.why.text, "by": ", ".join(who for who, _ in told.gets)}
-        self._clerk.hand(lambda: self._store.note(message.job, "preempted", message.at, body))
+        self._clerk.hand(lambda: self._store.note([message.job], "preempted", message.at, body))
 
     def _committed(self, seq: int) -> None:
         self._publish(seq)
@@ -242,7 +268,7 @@ class Controller:
 
     def _save_snapshot(self, seq: int) -> None:
         facts, self._snapshot_seq = self._state.facts(), seq
-        self._clerk.hand(lambda: self._store.save_snapshot(seq, codec.encode(facts)))
+        self._clerk.hand(lambda: self._store.save_snapshot(seq, codec.encode_slowly(facts)))
 
     # -- what the backend asks -----------------------------------------------------------------------------------
 
@@ -257,7 +283,7 @@ class Controller:
     def _note(self, job: str, at: float, note: dict[str, Any]) -> None:
         kind = str(note.pop("what", "note"))
         if kind not in _UNTOLD:
-            self._clerk.hand(lambda: self._store.note(job, kind, at, note))
+            self._clerk.hand(lambda: self._store.note([job], kind, at, note))
 
     def _passed_over(self, event: Event, why: str) -> None:
         """A job that cannot be taken in ends here: nobody should wait for it."""
@@ -281,9 +307,9 @@ class Controller:
             self._changed.wait_for(lambda: self._published.seq > after_seq or self._failure is not None, timeout_s)
             return self._published
 
-    def hand_over(self, request: Request) -> None:
-        """A request that is in the store; returns at once."""
-        self._wishes.tell()
+    def hand_over(self, request: Request, specs: Sequence[JobSpec] = ()) -> None:
+        """A request that is in the store; returns at once. `specs` are those of the jobs it makes, where known."""
+        self._wishes.hear(request, specs)
 
     def failure(self) -> str | None:
         """Why nothing is decided any more; None if all is well."""
@@ -291,8 +317,9 @@ class Controller:
 
     @property
     def complaints(self) -> list[str]:
-        """What is wrong but goes on."""
-        return [each for each in (self._policy.complaint, self._journal.complaint) if each]
+        """What is wrong but goes on. Anybody may read it."""
+        failing = "the policy fails, and everybody stays where they are; the server's log says how"
+        return [each for each in (self._policy.complaint and failing, self._journal.complaint) if each]
 
     # -- ending --------------------------------------------------------------------------------------------------
 

@@ -226,7 +226,7 @@ def _migrate(database: Database) -> None:
         connection.exec_driver_sql("COMMIT")
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """What the database itself said, on one line."""
     words = str(getattr(error, "orig", None) or error).strip()
     return words.splitlines()[0] if words else type(error).__name__

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, bindparam, delete, exists, func, insert, literal, select
@@ -19,6 +20,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, insert, lite
 from fairlead.core.errors import BackendError, InvalidSpec
 from fairlead.core.messages import COMMANDS, JobSubmitted, Message, decode, encode
 from fairlead.core.state import State
+from fairlead.server.gently import gently
 from fairlead.server.tables import journal, marks, quarantine, snapshots
 
 if TYPE_CHECKING:
@@ -145,16 +147,24 @@ def mend(connection: Connection) -> list[str]:
     ).scalar()
     if before is not None and (earlier := _first_damaged(connection, before)) is not None and earlier < last.turn:
         raise damaged(earlier, WRONG_CHECKSUM)
-    covered = connection.execute(select(func.max(snapshots.c.seq))).scalar() or 0
     _quarantine(connection, last.turn, f"message {seq} {WRONG_CHECKSUM}")
-    if covered < last.turn:
+    again = _is_readable(connection, last.turn)
+    if again:
+        # A snapshot that has seen that turn goes, too, or the state would know what the journal does not tell.
+        connection.execute(delete(snapshots).where(snapshots.c.seq >= last.turn))
         connection.execute(delete(marks).where(marks.c.seq >= last.turn))
     what = f"message {last.seq}" if last.turn == last.seq else f"messages {last.turn} to {last.seq}, written together,"
     told.append(
         f"message {seq} of the journal {WRONG_CHECKSUM}: {what} went to quarantine"
-        + (", and the snapshot goes on without" if covered >= last.turn else "; that turn will be decided again")
+        + ("; that turn will be decided again" if again else ", and the snapshot goes on without")
     )
     return told
+
+
+def _is_readable(connection: Connection, end: int) -> bool:
+    """Can the state before record `end` be had without a snapshot that was made later?"""
+    older = connection.execute(select(func.max(snapshots.c.seq)).where(snapshots.c.seq < end)).scalar() or 0
+    return _first_damaged(connection, older + 1) is None
 
 
 def _first_damaged(connection: Connection, first: int) -> int | None:
@@ -186,9 +196,34 @@ def _quarantine(connection: Connection, first: int, why: str) -> None:
 # -- snapshots -------------------------------------------------------------------------------------------------------
 
 
+#: Jobs of a snapshot that are written down at a time.
+PIECE = 20
+
+
 def pack(state: Mapping[str, Any]) -> bytes:
-    """The form of a state in the database: JSON, compressed with more regard to time than to size."""
-    return zlib.compress(to_json(state).encode(), 1)
+    """The form of a state in the database: JSON, compressed with more regard to time than to size.
+
+    Its lists may as well be iterators. They are written down in pieces: while Python does ten thousand jobs in one go,
+    no other thread gets a word in.
+    """
+    squeezer = zlib.compressobj(1)
+    packed = [squeezer.compress(piece.encode()) for piece in gently(_pieces(state), at_a_time=1)]
+    return b"".join([*packed, squeezer.flush()])
+
+
+def _pieces(state: Mapping[str, Any]) -> Iterator[str]:
+    """What `to_json` would say, in parts."""
+    for place, (name, value) in enumerate(state.items()):
+        yield f"{',' if place else '{'}{to_json(name)}:"
+        if isinstance(value, list | Iterator):
+            lead, items = "[", iter(value)
+            while chunk := list(islice(items, PIECE)):
+                yield lead + to_json(chunk)[1:-1]
+                lead = ","
+            yield "[]" if lead == "[" else "]"
+        else:
+            yield to_json(value)
+    yield "}" if state else "{}"
 
 
 def save_snapshot(connection: Connection, seq: int, body: bytes) -> None:
@@ -197,7 +232,8 @@ def save_snapshot(connection: Connection, seq: int, body: bytes) -> None:
     newest = connection.execute(select(snapshots.c.seq).order_by(snapshots.c.seq.desc()).limit(SNAPSHOTS_KEPT))
     oldest = min(newest.scalars())
     connection.execute(delete(snapshots).where(snapshots.c.seq < oldest))
-    _prune_marks(connection, oldest)
+    turn = connection.execute(select(func.max(journal.c.turn))).scalar() or 0
+    _prune_marks(connection, min(oldest, turn - 1))  # the last turn may turn out to be damaged, and is then cut
 
 
 def latest_snapshot(connection: Connection) -> tuple[int, dict[str, Any]] | None:

@@ -33,6 +33,7 @@ from fairlead.core.messages import (
     Stop,
 )
 from fairlead.core.types import Job, Phase
+from fairlead.server.gently import gently
 from fairlead.server.published import Published
 from fairlead.server.reasons import reason_of
 from fairlead.server.resources import held_gpus
@@ -41,7 +42,7 @@ from fairlead.server.service import Service
 log = logging.getLogger(__name__)
 
 #: Seconds that one look may spend on reasons, and how many codes are told apart.
-_PATIENCE_S = 0.1
+_PATIENCE_S = 1.0
 _MOST_CODES = 50
 #: Records of the journal that one look takes in. The rest is for the next.
 _MOST_RECORDS = 50_000
@@ -240,7 +241,9 @@ class _Now(Collector):
             pending.add_metric((queue, reason), count)
         yield pending
         gpus = GaugeMetricFamily(
-            "fairlead_gpus", "GPUs: used, free, closed (on draining nodes) or lost.", labels=("gpu_type", "state")
+            "fairlead_gpus",
+            "GPUs: used, free, closed (on draining nodes), outside (used by processes that no job started) or lost.",
+            labels=("gpu_type", "state"),
         )
         for (gpu_type, state), count in sorted(_gpus(published).items()):
             gpus.add_metric((gpu_type, state), count)
@@ -252,7 +255,7 @@ def _pending(published: Published) -> Counter[tuple[str, str]]:
     """By queue and reason. Beyond the time for it a reason is `uncounted`."""
     counts: Counter[tuple[str, str]] = Counter()
     ends_at, codes = time.monotonic() + _PATIENCE_S, set[str]()
-    for job in published.live.values():
+    for job in gently(published.live.values(), at_a_time=20):
         if job.phase is not Phase.PENDING:
             continue
         code = "uncounted"
@@ -269,8 +272,11 @@ def _pending(published: Published) -> Counter[tuple[str, str]]:
 def _gpus(published: Published) -> Counter[tuple[str, str]]:
     held, counts = held_gpus(published), Counter[tuple[str, str]]()
     for node in published.nodes.values():
-        used = len({gpu for gpus in held.get(node.id, {}).values() for gpu in gpus}) if node.healthy else 0
+        used = {gpu for gpus in held.get(node.id, {}).values() for gpu in gpus} if node.healthy else set()
+        outside = len(set(node.outside) - used) if node.healthy else 0
         rest = "lost" if not node.healthy else "free" if node.open else "closed"
-        counts[node.gpu_type, "used"] += used
-        counts[node.gpu_type, rest] += node.gpus - used
+        counts[node.gpu_type, "used"] += len(used)
+        counts[node.gpu_type, rest] += node.gpus - len(used) - outside
+        if outside:
+            counts[node.gpu_type, "outside"] += outside
     return counts

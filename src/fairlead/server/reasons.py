@@ -6,9 +6,11 @@ A policy gives reasons for the jobs it may place. The others are not in its view
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from fairlead.backends.elastic import SILENT_S
 from fairlead.core.types import Job, Phase, Reason
 from fairlead.server.published import Published
 
@@ -17,10 +19,12 @@ log = logging.getLogger(__name__)
 #: What a person can do about it, by code.
 ADVICE: Mapping[str, str] = {
     "too-large": "Ask for fewer GPUs or for other types, or wait until nodes come.",
+    "outside": "It goes on when they have left; `fairlead nodes` tells on which nodes they are.",
     "held": "Release it when it should go on.",
     "dependency": "It goes on by itself when they have succeeded.",
     "dependency-failed": "It can never start: cancel it, and submit it again without them.",
     "backoff": "It is tried again by itself.",
+    "silent": "If its script does not use fairlead.train, submit it with a fixed number of GPUs, or elastic: restart.",
     "undecided": "Ask again in a moment.",
     "failed": "Its logs and events tell more.",
 }
@@ -36,6 +40,21 @@ def clock(at: float) -> str:
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def ending(code: int | None, detail: str) -> tuple[str, str]:
+    """What follows a word such as `failed`, and what follows a colon after it: so that the exit code is said once.
+
+    Whoever tells the detail knows of no other sentence, and often names the code in it.
+    """
+    if code is None:
+        return " without an exit code", detail
+    said = f"exit code {code}"
+    if detail == f"it ended with {said}":
+        return f" with {said}", ""
+    if re.search(rf"\b{said}\b", detail):
+        return "", detail
+    return f" with {said}", detail
 
 
 def reason_of(published: Published, job: Job) -> Reason | None:
@@ -56,6 +75,8 @@ def reason_of(published: Published, job: Job) -> Reason | None:
         )
         numbers = {"failures": job.failures, "max_restarts": job.spec.max_restarts, "seconds": left_s}
         return Reason("backoff", text, numbers)
+    if job.phase is Phase.STARTING and job.spec.in_place and published.now - job.since >= SILENT_S:
+        return _silent(job, published.now - job.since)
     return _planned(published, job)
 
 
@@ -64,10 +85,18 @@ def _end(job: Job) -> Reason | None:
         return None
     if job.phase is Phase.CANCELLED:
         return Reason("cancelled", "was cancelled")
-    code = "without an exit code" if job.exit_code is None else f"with exit code {job.exit_code}"
-    detail = f": {job.detail}" if job.detail else ""
-    text = f"failed {code} on attempt {job.attempt}{detail}"
+    how, detail = ending(job.exit_code, job.detail)
+    text = f"failed{how} on attempt {job.attempt}{f': {detail}' if detail else ''}"
     return Reason("failed", text, {"failures": job.failures, "max_restarts": job.spec.max_restarts})
+
+
+def _silent(job: Job, seconds: float) -> Reason:
+    """An elastic job has started once its workers say so, and some never do."""
+    text = (
+        f"holds {counted(job.allocation.total, 'GPU')}, but has not reported for {seconds:.0f} s: its setup may take "
+        "long, or its script does not use fairlead.train; it then runs to its end on the GPUs it has"
+    )
+    return Reason("silent", text, {"gpus": job.allocation.total, "seconds": seconds})
 
 
 def _dependency(published: Published, job: Job) -> Reason:

@@ -263,13 +263,14 @@ def held_gpus(published: Published) -> dict[str, dict[str, list[int]]]:
 
 
 def node_resource(node: Node, held: Mapping[str, list[int]]) -> dict[str, Any]:
-    used = len({gpu for gpus in held.values() for gpu in gpus})
+    used = {gpu for gpus in held.values() for gpu in gpus}
     return {
         "id": node.id,
         "gpus": node.gpus,
         "gpu_type": node.gpu_type,
-        "used": used,
-        "free": max(0, node.gpus - used) if node.open else 0,
+        "used": len(used),
+        "free": max(0, node.gpus - len(used.union(node.outside))) if node.open else 0,
+        "outside": list(node.outside),
         "healthy": node.healthy,
         "draining": node.draining,
         "drain_by": node.drain_by,

@@ -11,6 +11,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -109,8 +110,16 @@ class Service:
         if job is None and _JOB_ID.fullmatch(job_id) and (row := self._store.job(job_id)) is not None:
             job = job_of(row, published.nodes.values())
         if job is None or caller.sight(job.spec.tenant) < least:
-            raise NotFound(f"there is no job {job_id[:40]!r} that you may see")
+            raise NotFound(f"there is no job {job_id[:40]!r} that you may see{self._hint(caller, job_id)}")
         return job, published
+
+    def _hint(self, caller: Caller, job_id: str) -> str:
+        """Somebody who names an array where a job is expected is told what its jobs are called."""
+        try:
+            ids = self.array(caller, job_id)["ids"]
+        except NotFound:
+            return ""
+        return f"; {job_id} is an array, and its jobs are {ids[0]} to {ids[-1]}"
 
     def job(self, caller: Caller, job_id: str) -> dict[str, Any]:
         """The resource, with the document for those who may see it."""
@@ -186,25 +195,21 @@ class Service:
         self._may_write(caller)
         return self._submissions.prepare(caller, request, now=self.terms.clock())
 
-    def repeated(self, caller: Caller, request: JobRequest, key: str) -> dict[str, Any] | None:
-        """The answer to a submission that was taken in before under this key, if that is known offhand."""
-        submitted = self._submissions.repeated(caller, request, key)
-        return None if submitted is None else self._submitted(submitted, [])
+    def repeated(self, caller: Caller, request: JobRequest, key: str) -> Submitted | None:
+        """What became of a submission that was taken in before under this key, if that is known offhand."""
+        return self._submissions.repeated(caller, request, key)
 
-    def submit(self, prepared: Prepared, *, key: str | None) -> dict[str, Any]:
-        """{"ids", "jobs": the first of them, "fresh": whether they are new}."""
-        return self._submitted(*self._submissions.commit(prepared, key=key))
+    def submit(self, prepared: Prepared, *, key: str | None) -> Future[Submitted]:
+        return self._submissions.commit(prepared, key=key)
 
-    def _submitted(self, submitted: Submitted, new: Sequence[Job]) -> dict[str, Any]:
-        published = self.published
-        shown = new[:_MOST_SHOWN]
-        if not submitted.fresh:
-            rows = self._store.jobs(submitted.ids[:_MOST_SHOWN])
-            nodes = published.nodes.values()
-            found = ((job_id, self._submissions.find(job_id, published)) for job_id in submitted.ids[:_MOST_SHOWN])
-            shown = [job or job_of(rows[job_id], nodes) for job_id, job in found]
-        resources = [job_resource(job, published, Sight.ALL) for job in shown]
-        return {"ids": list(submitted.ids), "jobs": resources, "fresh": submitted.fresh}
+    def submission(self, submitted: Submitted) -> dict[str, Any]:
+        """{"ids", "jobs": the first of them}. Of new jobs, nothing has to be read for it."""
+        published, shown = self.published, submitted.ids[:_MOST_SHOWN]
+        known = {job_id: self._submissions.find(job_id, published) for job_id in shown}
+        unknown = [job_id for job_id, job in known.items() if job is None]
+        rows, nodes = self._store.jobs(unknown) if unknown else {}, published.nodes.values()
+        jobs = (job or job_of(rows[job_id], nodes) for job_id, job in known.items())
+        return {"ids": list(submitted.ids), "jobs": [job_resource(job, published, Sight.ALL) for job in jobs]}
 
     # -- wishes ------------------------------------------------------------------------------------------------------
 
@@ -215,13 +220,39 @@ class Service:
         if job.phase.final:
             state = state_of(job, published.now).value
             raise Ended(f"job {job.id} has ended ({state}); nothing can be done about it any more")
+        self._wish(caller, [job.id], what, body)
+        return job_resource(job, published, caller.sight(job.spec.tenant))
+
+    def wish_for_array(self, caller: Caller, number: str, what: str, **body: Any) -> dict[str, Any]:
+        """The same for every job of an array that has not ended."""
+        self._may_write(caller)
+        live = [job.id for job in self._elements(caller, number) if not job.phase.final]
+        if not live:
+            raise Ended(f"all jobs of array {number} have ended; nothing can be done about them any more")
+        self._wish(caller, live, what, body)
+        return {"id": number, "ids": live}
+
+    def array(self, caller: Caller, number: str) -> dict[str, Any]:
+        """{"id", "ids": of its jobs}."""
+        return {"id": number, "ids": [job.id for job in self._elements(caller, number)]}
+
+    def _elements(self, caller: Caller, number: str) -> list[Job]:
+        ids = self._store.elements(int(number)) if _JOB_ID.fullmatch(number) and "." not in number else ()
+        try:
+            jobs = [self.find(caller, job_id, least=Sight.ALL)[0] for job_id in ids if "." in job_id]
+        except NotFound:  # somebody else's
+            jobs = []
+        if not jobs:
+            raise NotFound(f"there is no array {number[:40]!r} that you may see")
+        return jobs
+
+    def _wish(self, caller: Caller, ids: Sequence[str], what: str, body: Mapping[str, Any]) -> None:
         if body.get("priority", 0) > MOST_PRIORITY and caller.role is not Role.ADMIN:
             raise Forbidden(too_urgent(body["priority"]))
         at = self.terms.clock()
-        self._request(caller, WISHES.get(what, what), {"job": job.id, **body}, at=at)
+        self._request(caller, WISHES.get(what, what), {"jobs": list(ids), **body}, at=at)
         if what != "cancel":  # of which the journal says who did it
-            self._store.note(job.id, story.ASKED, at, {"by": caller.name, "what": what, **body})
-        return job_resource(job, published, caller.sight(job.spec.tenant))
+            self._store.note(ids, story.ASKED, at, {"by": caller.name, "what": what, **body})
 
     def _request(self, caller: Caller, kind: str, body: Mapping[str, Any], *, at: float) -> None:
         if (failure := self._controller.failure()) is not None:

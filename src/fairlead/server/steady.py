@@ -18,6 +18,7 @@ from fairlead.core.plan import changes, check
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import Plan, Reason
+from fairlead.server.database import reason
 from fairlead.server.journal import SqlJournal
 from fairlead.server.store import NotController
 
@@ -100,6 +101,7 @@ class SteadyJournal:
             except BackendError as error:
                 if not self.complaint:
                     log.error("%s; it is tried again every %g s", error, RETRY_S)
-                self.complaint = str(error)
+                # Not where the database is, which is nobody's business.
+                self.complaint = f"the journal cannot be written: {reason(error.__cause__ or error)}"
                 if self._closing.wait(RETRY_S):
                     raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from time import time
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Row, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
@@ -134,12 +135,12 @@ _PAGES = {
 _INSERT_REQUEST = insert(requests)
 _REQUESTS = select(requests).where(requests.c.seq > bindparam("after")).order_by(requests.c.seq)
 _INSERT_SUBMISSION = insert(submissions)
-#: The last number given to a job and, if the key was used before, what for. (One row, as `controller` has one.)
-_last_number = select(func.coalesce(func.max(submissions.c.number), 0)).scalar_subquery()
-_SAME_KEY = and_(submissions.c.user == bindparam("by"), submissions.c.idempotency_key == bindparam("key"))
-_BEFORE = select(
-    _last_number.label("last"), submissions.c.number, submissions.c.request, submissions.c.digest
-).select_from(controller.outerjoin(submissions, _SAME_KEY))
+#: The last numbers given to a request and to a job. No other writer gives any meanwhile.
+_LAST_NUMBERS = select(
+    select(func.coalesce(func.max(requests.c.seq), 0)).scalar_subquery(),
+    select(func.coalesce(func.max(submissions.c.number), 0)).scalar_subquery(),
+)
+_OF_KEYS = select(submissions).where(submissions.c.idempotency_key.in_(bindparam("keys", expanding=True)))
 _IDS = select(jobs.c.id).where(jobs.c.number == bindparam("of")).order_by(jobs.c.seq)
 _INSERT_JOB = insert(jobs)
 _END_JOB = update(jobs).where(jobs.c.id == bindparam("of"))
@@ -321,7 +322,9 @@ class Store:
 
     # -- wishes of users --
 
-    def submit(self, rows: Sequence[NewJob], *, user: str, at: float, key: str | None, digest: str) -> Submitted:
+    def submit(
+        self, rows: Sequence[NewJob], *, user: str, at: float, key: str | None, digest: str
+    ) -> Future[Submitted]:
         """Take in a job, or all jobs of an array. The same user's same `key` is the same submission.
 
         `digest` tells whether it really is: with another one, Conflict is raised.
@@ -341,35 +344,18 @@ class Store:
             }
             for row in rows
         ]
-
-        def insert_all(connection: Connection) -> Submitted:
-            known = connection.execute(_BEFORE, {"by": user, "key": key}).one()
-            if known.number is not None:
-                ids = tuple(connection.execute(_IDS, {"of": known.number}).scalars())
-                if known.digest != digest:
-                    raise Conflict(
-                        f"idempotency key {key!r} was used by {user} for another submission (job {ids[0]}); "
-                        "send that one again unchanged, or use a new key"
-                    )
-                return Submitted(ids, False, known.request)
-            number = known.last + 1
-            ids = tuple(str(number) if element is None else f"{number}.{element}" for element in elements)
-            seq = _insert_request(connection, {"at": at, "user": user, "kind": "submit", "body": to_json({"ids": ids})})
-            connection.execute(
-                _INSERT_SUBMISSION,
-                {"number": number, "request": seq, "user": user, "idempotency_key": key, "digest": digest},
-            )
-            connection.execute(
-                _INSERT_JOB, [{"id": id_, "number": number, **row} for id_, row in zip(ids, ready, strict=True)]
-            )
-            return Submitted(ids, True, seq)
-
-        return self._writer.run(insert_all)
+        return self._writer.begin(_take_in, _Submission(ready, user, at, key, digest))
 
     def request(self, kind: str, *, user: str, at: float, body: Mapping[str, Any]) -> int:
         """Take in any other wish; its number."""
         values = {"at": at, "user": user, "kind": kind, "body": to_json(body)}
-        return self._writer.run(lambda connection: _insert_request(connection, values))
+
+        def take_in(connection: Connection) -> int:
+            seq = int(connection.execute(_LAST_NUMBERS).one()[0]) + 1
+            connection.execute(_INSERT_REQUEST, [{"seq": seq, **values}])
+            return seq
+
+        return self._writer.run(take_in)
 
     def requests(self, after: int = 0) -> list[Request]:
         with self._reading() as connection:
@@ -421,9 +407,16 @@ class Store:
 
         self._writer.run(end)
 
-    def note(self, job: str, kind: str, at: float, body: Mapping[str, Any]) -> int:
-        values = {"job": job, "kind": kind, "at": at, "body": to_json(body)}
-        return self._writer.run(lambda connection: int(_key(connection.execute(_INSERT_NOTE, values))))
+    def elements(self, number: int) -> tuple[str, ...]:
+        """The ids of the jobs that were handed in together under this number, in order; none if there are none."""
+        with self._reading() as connection:
+            return tuple(connection.execute(_IDS, {"of": number}).scalars())
+
+    def note(self, of: Iterable[str], kind: str, at: float, body: Mapping[str, Any]) -> None:
+        """The same about each of some jobs."""
+        values = {"kind": kind, "at": at, "body": to_json(body)}
+        rows = [{"job": job, **values} for job in of]
+        self._writer.run(lambda connection: connection.execute(_INSERT_NOTE, rows))
 
     def notes(self, job: str, after: int = 0, limit: int = 1000) -> list[Note]:
         with self._reading() as connection:
@@ -464,13 +457,63 @@ class Store:
         )
 
 
-def _insert_request(connection: Connection, values: Mapping[str, Any]) -> int:
-    return _key(connection.execute(_INSERT_REQUEST, values))
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """What `Store.submit` was given; its jobs as they go into the table, but for their numbers."""
+
+    jobs: Sequence[Mapping[str, Any]]
+    user: str
+    at: float
+    key: str | None
+    digest: str
 
 
-def _key(result: Any) -> int:
-    (number,) = result.inserted_primary_key
-    return int(number)
+def _take_in(connection: Connection, wanted: Sequence[_Submission]) -> list[Submitted | FairleadError]:
+    """All of them with as few statements as one needs."""
+    seq, number = (int(last) for last in connection.execute(_LAST_NUMBERS).one())
+    keys = [each.key for each in wanted if each.key is not None]
+    rows = connection.execute(_OF_KEYS, {"keys": keys}) if keys else ()
+    known: dict[tuple[str, str | None], tuple[str, Submitted]] = {}
+    for row in rows:
+        ids = tuple(connection.execute(_IDS, {"of": row.number}).scalars())
+        known[row.user, row.idempotency_key] = (row.digest, Submitted(ids, False, row.request))
+    outcomes: list[Submitted | FairleadError] = []
+    new_requests, new_submissions, new_jobs = [], [], []
+    for each in wanted:
+        if each.key is not None and (each.user, each.key) in known:
+            outcomes.append(_as_before(each, *known[each.user, each.key]))
+            continue
+        seq, number = seq + 1, number + 1
+        ids = tuple(str(number) if job["element"] is None else f"{number}.{job['element']}" for job in each.jobs)
+        new_requests.append(
+            {"seq": seq, "at": each.at, "user": each.user, "kind": "submit", "body": to_json({"ids": ids})}
+        )
+        new_submissions.append(
+            {
+                "number": number,
+                "request": seq,
+                "user": each.user,
+                "idempotency_key": each.key,
+                "digest": each.digest,
+            }
+        )
+        new_jobs += [{"id": id_, "number": number, **job} for id_, job in zip(ids, each.jobs, strict=True)]
+        outcomes.append(Submitted(ids, True, seq))
+        known[each.user, each.key] = (each.digest, Submitted(ids, False, seq))
+    if new_jobs:
+        connection.execute(_INSERT_REQUEST, new_requests)
+        connection.execute(_INSERT_SUBMISSION, new_submissions)
+        connection.execute(_INSERT_JOB, new_jobs)
+    return outcomes
+
+
+def _as_before(wanted: _Submission, digest: str, before: Submitted) -> Submitted | Conflict:
+    if wanted.digest == digest:
+        return before
+    return Conflict(
+        f"idempotency key {wanted.key!r} was used by {wanted.user} for another submission (job {before.ids[0]}); "
+        "send that one again unchanged, or use a new key"
+    )
 
 
 def _job_row(row: Row[Any]) -> JobRow:

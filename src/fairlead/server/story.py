@@ -19,6 +19,7 @@ from fairlead.core.messages import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    OutsidersSeen,
     Release,
     Rent,
     Resize,
@@ -28,7 +29,7 @@ from fairlead.core.messages import (
     encode,
 )
 from fairlead.core.types import JobSpec
-from fairlead.server.reasons import clock, counted
+from fairlead.server.reasons import clock, counted, ending
 from fairlead.server.store import Note
 
 #: The kind of note that says who wished what, where the journal does not.
@@ -104,6 +105,9 @@ def sentence(message: Message) -> str:  # noqa: C901  # one case for each messag
         case NodeDrained(node=node_id, draining=draining, by=until):
             due = "" if until is None else f", and has to be empty at {clock(until)}"
             return f"node {node_id} takes nobody new{due}" if draining else f"node {node_id} is open again"
+        case OutsidersSeen(node=node_id, gpus=gpus):
+            used = f"GPUs {', '.join(map(str, gpus))} of node {node_id} are" if gpus else f"no GPU of node {node_id} is"
+            return f"{used} used by processes that no job started"
         case Rent(node=node_id):
             return f"node {node_id} is asked for"
         case Release(node=node_id):
@@ -125,7 +129,8 @@ def _report(message: JobReported) -> str:
 
 
 def _exit(message: JobExited) -> str:
-    detail = f": {message.detail}" if message.detail else ""
     if message.code == 0:
-        return f"attempt {message.attempt} has succeeded{detail}"
-    return f"attempt {message.attempt} ended with exit code {message.code}{detail}"
+        return f"attempt {message.attempt} has succeeded{f': {message.detail}' if message.detail else ''}"
+    how, detail = ending(message.code, message.detail)
+    said = f"ended{how}" if how else "is over"  # the detail says how it ended
+    return f"attempt {message.attempt} {said}{f': {detail}' if detail else ''}"

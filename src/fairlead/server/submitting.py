@@ -11,13 +11,17 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from threading import Lock
 from typing import Any
 
+from fairlead.core.errors import FairleadError
+from fairlead.core.hints import did_you_mean
 from fairlead.core.types import Job, JobSpec, Phase
 from fairlead.jobfile import InvalidJob, JobRequest, Problem, expand, resolve_deadline, to_data
-from fairlead.plugins import did_you_mean
 from fairlead.policies.middleware.queues import Queue, all_queues
 from fairlead.server.asking import Controller, TooMany, Unavailable
 from fairlead.server.auth import Caller, Role
@@ -29,12 +33,16 @@ from fairlead.server.store import NewJob, Request, Store, Submitted
 #: Users may say which of their own jobs matter less, but not that they matter more than those of others.
 MOST_PRIORITY = 0
 
+#: Jobs that one can wait for. All their ids are in its journal.
+MOST_BEFORE = 1000
+
 #: The id of a job that is only asked about.
 NOT_YET = "new"
 
 #: How long a job counts as new to the loop before the store is asked what became of it.
 _PATIENCE_S = 5.0
 _COUNTED_FOR_S = 1.0
+_TENANT = attrgetter("spec.tenant")  # ten thousand times a second, without a step of Python
 #: Submissions that are remembered by their keys. The store knows all of them, but is asked only once it is too late.
 _MOST_KEYS = 10_000
 
@@ -80,7 +88,9 @@ class Submissions:
     def prepare(self, caller: Caller, request: JobRequest, *, now: float) -> Prepared:
         """Raise unless it could be submitted now."""
         digest = _digest(request)
-        request = replace(resolve_deadline(request, now), depends_on=self._unmet(caller, request))
+        request = resolve_deadline(request, now)
+        if request.depends_on:
+            request = replace(request, depends_on=self._unmet(caller, request))
         if problems := self._problems(caller, request):
             raise InvalidJob(problems)
         nodes = self._controller.published.nodes.values()
@@ -104,37 +114,45 @@ class Submissions:
 
     def _unmet(self, caller: Caller, request: JobRequest) -> tuple[str, ...]:
         """The jobs it really has to wait for. One that can never succeed is a problem."""
-        if not request.depends_on:
-            return ()
         published, unmet, problems = self._controller.published, [], []
-        known = {other: job for other in request.depends_on if (job := self.find(other, published)) is not None}
-        stored = self._store.jobs(other for other in request.depends_on if other not in known)
+        named = [(place, other) for place, name in enumerate(request.depends_on) for other in self._named(name)]
+        known = {other: job for _, other in named if (job := self.find(other, published)) is not None}
+        stored = self._store.jobs(other for _, other in named if other not in known)
         known |= {row.id: job_of(row, published.nodes.values()) for row in stored.values()}
-        for place, other in enumerate(request.depends_on):
+        for place, other in named:
             job = known.get(other)
             if job is None or (job.spec.tenant != caller.name and caller.role is not Role.ADMIN):
-                problems.append(Problem(f"depends_on[{place}]", f"you have no job {other!r} that it could depend on"))
+                name = request.depends_on[place]  # and not what the jobs of somebody else's array are called
+                problems.append(Problem(f"depends_on[{place}]", f"you have no job {name!r} that it could depend on"))
             elif job.phase in (Phase.FAILED, Phase.CANCELLED) or job.cancelled:
                 fate = "has failed" if job.phase is Phase.FAILED else "was cancelled"
                 text = f"job {other} {fate}; a job that depends on it could never start"
                 problems.append(Problem(f"depends_on[{place}]", text))
             elif job.phase is not Phase.SUCCEEDED:
                 unmet.append(other)
+        if len(unmet) > MOST_BEFORE:
+            text = f"it would wait for {len(unmet)} jobs; at most {MOST_BEFORE} are possible. Let one job wait for some"
+            problems.append(Problem("depends_on", text))
         if problems:
-            raise InvalidJob(problems)
-        return tuple(unmet)
+            raise InvalidJob(list(dict.fromkeys(problems)))
+        return tuple(dict.fromkeys(unmet))
+
+    def _named(self, name: str) -> Sequence[str]:
+        """The jobs that somebody means: an array is all of its jobs."""
+        return (self._store.elements(int(name)) if name.isascii() and name.isdigit() and len(name) < 19 else ()) or (
+            name,
+        )
 
     # -- the write --
 
-    def commit(self, prepared: Prepared, *, key: str | None) -> tuple[Submitted, list[Job]]:
-        """Write it, and let the loop know. The new jobs; of a repeated submission, none."""
+    def commit(self, prepared: Prepared, *, key: str | None) -> Future[Submitted]:
+        """Write it. When that is done the loop knows of it, whatever has become of whoever asked."""
         if (failure := self._controller.failure()) is not None:
             raise Unavailable(f"the control plane has stopped ({failure}); nothing was submitted")
-        caller, at = prepared.caller, prepared.at
+        caller = prepared.caller
         # In ascending order, so that the order of ids is the order of arrival.
         elements = sorted(expand(prepared.request), key=lambda each: each[0] or 0)
         document = document_of(elements[0][1])
-        self._reserve(caller.name, len(elements))
         rows = [
             NewJob(
                 name=request.name,
@@ -145,22 +163,32 @@ class Submissions:
             )
             for element, request in elements
         ]
-        submitted = None
+        self._reserve(caller.name, len(rows))
         try:
-            submitted = self._store.submit(rows, user=caller.name, at=at, key=key, digest=prepared.digest)
-        finally:
-            if submitted is None or not submitted.fresh:
-                with self._lock:
-                    self._live[caller.name] -= len(elements)
+            writing = self._store.submit(rows, user=caller.name, at=prepared.at, key=key, digest=prepared.digest)
+        except FairleadError:
+            self._release(caller.name, len(rows))
+            raise
+        writing.add_done_callback(partial(self._written, prepared, key, len(rows)))
+        return writing
+
+    def _written(self, prepared: Prepared, key: str | None, count: int, writing: Future[Submitted]) -> None:
+        """By the thread that writes, in the order of numbers."""
+        submitted = None if writing.cancelled() or writing.exception() is not None else writing.result()
+        caller, at = prepared.caller.name, prepared.at
+        if submitted is None or not submitted.fresh:
+            self._release(caller, count)
+        if submitted is None:
+            return
         if key is not None:
-            self._remember((caller.name, key), prepared.digest, submitted)
-        if not submitted.fresh:
-            return submitted, []
-        jobs = [_new_job(replace(prepared.spec, id=job_id), at) for job_id in submitted.ids]
-        with self._lock:
-            self._new |= {job.id: (time.monotonic(), job) for job in jobs}
-        self._controller.hand_over(Request(submitted.seq, at, caller.name, "submit", {"ids": list(submitted.ids)}))
-        return submitted, jobs
+            self._remember((caller, key), prepared.digest, submitted)
+        if submitted.fresh:
+            specs = [replace(prepared.spec, id=job_id) for job_id in submitted.ids]
+            with self._lock:
+                self._new |= {spec.id: (time.monotonic(), _new_job(spec, at)) for spec in specs}
+            request = Request(submitted.seq, at, caller, "submit", {"ids": list(submitted.ids)})
+            # What `prepare` knows of an array is its first element; the others are read from the store.
+            self._controller.hand_over(request, specs if count == 1 else ())
 
     def _remember(self, key: tuple[str, str], digest: str, submitted: Submitted) -> None:
         with self._lock:
@@ -174,8 +202,8 @@ class Submissions:
             if now - self._counted_at >= _COUNTED_FOR_S:
                 published = self._controller.published
                 self._forget_published(published)
-                self._live = Counter(job.spec.tenant for job in published.live.values())
-                self._live.update(job.spec.tenant for _, job in self._new.values())
+                self._live = Counter(map(_TENANT, published.live.values()))
+                self._live.update(_TENANT(job) for _, job in self._new.values())
                 self._counted_at = now
             if self._live[user] + count > self._most:
                 raise TooMany(
@@ -184,6 +212,10 @@ class Submissions:
                     again_after_s=60.0,
                 )
             self._live[user] += count
+
+    def _release(self, user: str, count: int) -> None:
+        with self._lock:
+            self._live[user] -= count
 
     # -- after --
 

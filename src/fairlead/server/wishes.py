@@ -1,14 +1,15 @@
-"""What users asked for, as events: the requests in the store, read in their order by one thread.
+"""What users asked for, as events: the requests in the store, taken up in their order by one thread.
 
-A request is in the store before its user gets an answer. How far they were read goes into the journal together with
-what came of them, so that after a crash reading goes on where it should, and nothing is done twice.
+A request is in the store before its user gets an answer. How far they were taken up goes into the journal together with
+what came of them, so that after a crash reading goes on where it should, and nothing is done twice. Who has written a
+request also tells of it here: as long as none is missing in between, nothing has to be read.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fairlead.backends.inbox import Inbox
 from fairlead.core.errors import FairleadError
@@ -20,7 +21,7 @@ from fairlead.core.messages import (
     JobSubmitted,
     NodeDrained,
 )
-from fairlead.core.types import Node
+from fairlead.core.types import JobSpec, Node
 from fairlead.server.resources import request_of, spec_of
 from fairlead.server.store import JobRow, Request, Store
 
@@ -35,13 +36,15 @@ LOOK_S, GATHER_S = 5.0, 0.03
 
 
 class Wishes:
-    """Reads requests and puts them into the inbox. `refused` hears of jobs that cannot be, and why."""
+    """Takes requests up and puts them into the inbox. `refused` hears of jobs that cannot be, and why."""
 
     def __init__(
         self, store: Store, inbox: Inbox, nodes: Callable[[], Iterable[Node]], refused: Callable[[JobRow, str], None]
     ) -> None:
         self._store, self._inbox, self._nodes, self._refused = store, inbox, nodes, refused
         self._read = 0
+        self._heard: dict[int, tuple[Request, Sequence[JobSpec]]] = {}  # by number; not taken up yet
+        self._lock = threading.Lock()  # of what was heard
         self._told, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name="fairlead-wishes", daemon=True)
 
@@ -51,8 +54,10 @@ class Wishes:
         self._look()
         self._thread.start()
 
-    def tell(self) -> None:
-        """There are new ones."""
+    def hear(self, request: Request, specs: Sequence[JobSpec] = ()) -> None:
+        """There is a new one. `specs` are those of the jobs it makes; the store is asked for those that are missing."""
+        with self._lock:
+            self._heard[request.seq] = (request, specs)
         self._told.set()
 
     def close(self) -> None:
@@ -73,24 +78,31 @@ class Wishes:
                 self._closed.wait(1.0)
 
     def _look(self) -> None:
-        requests = self._store.requests(self._read)
-        ids = [job_id for request in requests if request.kind == "submit" for job_id in request.body["ids"]]
-        rows = self._store.jobs(ids) if ids else {}
+        with self._lock:
+            heard, self._heard = self._heard, {}
+        if heard and sorted(heard) == list(range(self._read + 1, self._read + 1 + len(heard))):
+            requests = [heard[seq][0] for seq in sorted(heard)]
+        else:
+            requests = self._store.requests(self._read)
+        specs = {spec.id: spec for _, theirs in heard.values() for spec in theirs}
+        unknown = [job_id for request in requests for job_id in _new_jobs(request) if job_id not in specs]
+        rows = self._store.jobs(unknown) if unknown else {}
         for request in requests:
-            self._inbox.put(self._events(request, rows), (MARK, str(request.seq)))
+            self._inbox.put(self._events(request, specs, rows), (MARK, str(request.seq)))
             self._read = request.seq
 
-    def _events(self, request: Request, rows: Mapping[str, JobRow]) -> list[Event]:
+    def _events(self, request: Request, specs: Mapping[str, JobSpec], rows: Mapping[str, JobRow]) -> list[Event]:
         at, body, user = self._inbox.clock.now(), request.body, request.user
         match request.kind:
             case "submit":
-                return [event for job_id in body["ids"] for event in self._submitted(rows[job_id], at)]
+                found = (specs.get(job_id) or self._spec(rows[job_id]) for job_id in _new_jobs(request))
+                return [JobSubmitted(at, spec) for spec in found if spec is not None]
             case "cancel":
-                return [JobCancelled(at, body["job"], user, body.get("why") or "")]
+                return [JobCancelled(at, job_id, user, body.get("why") or "") for job_id in body["jobs"]]
             case "hold" | "release":
-                return [JobHeld(at, body["job"], on_hold=request.kind == "hold")]
+                return [JobHeld(at, job_id, on_hold=request.kind == "hold") for job_id in body["jobs"]]
             case "priority":
-                return [JobReprioritised(at, body["job"], body["priority"])]
+                return [JobReprioritised(at, job_id, body["priority"]) for job_id in body["jobs"]]
             case "drain":
                 return [NodeDrained(at, body["node"], by=body.get("by"))]
             case "undrain":
@@ -98,11 +110,14 @@ class Wishes:
         log.error("request %d asks for %r, which this Fairlead does not know: passed over", request.seq, request.kind)
         return []
 
-    def _submitted(self, row: JobRow, at: float) -> list[Event]:
+    def _spec(self, row: JobRow) -> JobSpec | None:
         try:
-            spec = spec_of(request_of(row), job_id=row.id, user=row.user, at=row.submitted_at, nodes=self._nodes())
+            return spec_of(request_of(row), job_id=row.id, user=row.user, at=row.submitted_at, nodes=self._nodes())
         except FairleadError as error:  # it was checked before, perhaps by an older Fairlead
             log.error("job %s cannot be: %s", row.id, error)
             self._refused(row, str(error))
-            return []
-        return [JobSubmitted(at, spec)]
+            return None
+
+
+def _new_jobs(request: Request) -> Sequence[str]:
+    return request.body["ids"] if request.kind == "submit" else ()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -19,6 +21,10 @@ from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
 from fairlead.server.database import Database, reason
 
 T = TypeVar("T")
+Item = TypeVar("Item")
+
+#: Carries out several wishes of a kind at once: one outcome for each, which may be an error of ours.
+Together = Callable[[Connection, Sequence[Item]], Sequence[T | FairleadError]]
 
 #: What is raised for a value that does not fit: text with a NUL, a number of more than 64 bits.
 _NOT_STORABLE = (DataError, UnicodeError, OverflowError)
@@ -27,10 +33,14 @@ _NOT_STORABLE = (DataError, UnicodeError, OverflowError)
 #: Operations that are committed together at most, so that none waits long for the others.
 LARGEST_GROUP = 256
 
+#: Seconds between the beginnings of two commits while several share them: the more wait, the less each of them costs.
+GATHER_S = 0.02
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Task:
-    operation: Callable[[Connection], Any]
+    together: Together[Any, Any]
+    item: Any
     done: Future[Any] = field(default_factory=Future)
 
 
@@ -52,13 +62,17 @@ class Writer:
 
     def run(self, operation: Callable[[Connection], T]) -> T:
         """The operation's result, once it is committed."""
-        task = _Task(operation)
+        result: T = self.begin(_one_by_one, operation).result()
+        return result
+
+    def begin(self, together: Together[Item, T], item: Item) -> Future[T]:
+        """The same for one of many alike: those that wait next to each other are carried out in one call."""
+        task = _Task(together, item)
         with self._gate:
             if self._closed:
                 raise BackendError(f"database {self._database.name} is closed")
             self._tasks.put(task)
-        result: T = task.done.result()
-        return result
+        return task.done
 
     def close(self) -> None:
         """Finish what was asked for, and end."""
@@ -69,12 +83,15 @@ class Writer:
         self._thread.join()
 
     def _serve(self) -> None:
-        more = True
+        more, began, sharing = True, -GATHER_S, False
         while more:
             batch = [self._tasks.get()]
+            if sharing:
+                time.sleep(max(0.0, began + GATHER_S - time.monotonic()))
+            began = time.monotonic()
             while len(batch) < LARGEST_GROUP and not self._tasks.empty():
                 batch.append(self._tasks.get())
-            more = batch[-1] is not None
+            more, sharing = batch[-1] is not None, len(batch) > 1
             if tasks := [task for task in batch if task is not None]:
                 self._commit(tasks)
         self._disconnect()
@@ -87,8 +104,8 @@ class Writer:
             self._fail(tasks, error)
             return False
         try:
-            carry_out = self._in_savepoint if guarded else self._in_the_open
-            outcomes = [carry_out(task, connection) for task in tasks]
+            carry_out = self._in_savepoints if guarded else self._in_the_open
+            outcomes = carry_out(tasks, connection)
         except Exception as error:
             self._roll_back()
             if len(tasks) > 1:
@@ -131,18 +148,23 @@ class Writer:
             raise
         return self._connection
 
-    def _in_the_open(self, task: _Task, connection: Connection) -> Any:
-        return task.operation(connection)
+    def _in_the_open(self, tasks: list[_Task], connection: Connection) -> list[Any]:
+        outcomes: list[Any] = []
+        for together, alike in groupby(tasks, key=lambda task: task.together):
+            outcomes += together(connection, [task.item for task in alike])
+        return outcomes
 
-    def _in_savepoint(self, task: _Task, connection: Connection) -> Any:
-        self._execute("SAVEPOINT operation")
-        try:
-            outcome = task.operation(connection)
-        except FairleadError as refusal:
-            self._execute("ROLLBACK TO SAVEPOINT operation")
-            outcome = refusal
-        self._execute("RELEASE SAVEPOINT operation")
-        return outcome
+    def _in_savepoints(self, tasks: list[_Task], connection: Connection) -> list[Any]:
+        outcomes: list[Any] = []
+        for task in tasks:
+            self._execute("SAVEPOINT operation")
+            try:
+                outcomes += task.together(connection, [task.item])
+            except FairleadError as refusal:
+                self._execute("ROLLBACK TO SAVEPOINT operation")
+                outcomes.append(refusal)
+            self._execute("RELEASE SAVEPOINT operation")
+        return outcomes
 
     def _execute(self, statement: str) -> None:
         assert self._connection is not None
@@ -174,3 +196,7 @@ class Writer:
         if isinstance(error, SQLAlchemyError):
             return BackendError(f"cannot write to database {self._database.name}: {reason(error)}{more}")
         return error
+
+
+def _one_by_one(connection: Connection, operations: Sequence[Callable[[Connection], Any]]) -> list[Any]:
+    return [operation(connection) for operation in operations]

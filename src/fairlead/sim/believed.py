@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
-from fairlead.core.learning import MODEL
-from fairlead.core.types import Batch, Belief, Job, JobSpec, Node, Observation, Phase, Speed
-from fairlead.goodput.fit import borrow, fit, fit_many
+from fairlead.core.learning import MODEL, informed
+from fairlead.core.types import Belief, Job, JobSpec, Node, Observation, Phase, Speed
+from fairlead.goodput.evidence import batch_of, fits_on, seen_on
+from fairlead.goodput.fit import fit_many
 from fairlead.goodput.throughput import ThroughputParams, grad_time, step_time, update_time
 from fairlead.goodput.tune import best_batch
 from fairlead.sim.attempt import Underway
@@ -47,9 +48,6 @@ SPREAD, STEPS, LEAST_SPREAD = 0.10, 300, 0.01
 #: From what nine in ten are within to a standard deviation.
 _NINE_IN_TEN = 1.645
 
-#: No GPU type is more times faster than another; whoever measured that measured something else.
-UNLIKE = 1000.0
-
 #: (GPU type, nodes, GPUs)
 Place = tuple[str, int, int]
 
@@ -70,7 +68,7 @@ class Scaling:
         """`belief` is the job's own, completed by that of its model."""
         self._belief = belief
         seen = belief.observations
-        self._batch = spec.batch or (_as_measured(seen) if seen else None)
+        self._batch = batch_of(spec, belief) if seen else None
         self._measured = {(o.gpu_type, o.nodes, o.gpus, o.per_gpu_batch): o for o in reversed(seen)}
         self._params: dict[str, ThroughputParams] = {}
         self._known: dict[Place, Relative] = {}
@@ -108,7 +106,7 @@ class Scaling:
     def _on(self, gpu_type: str) -> ThroughputParams:
         params = self._params.get(gpu_type)
         if params is None:
-            params = self._params[gpu_type] = _params(self._belief.observations, gpu_type)
+            params = self._params[gpu_type] = fits_on(gpu_type, [self._belief])[0].params
         return params
 
 
@@ -189,12 +187,12 @@ class Believer:
             price = node.price_per_hour / node.gpus
             self._price[node.gpu_type] = min(price, self._price.get(node.gpu_type, price))
         self._usual = Usual.of(jobs)
-        profiles = [_on(name, self._informed(job).observations) for job in jobs for name in self._node_gpus]
+        profiles = [seen_on(name, informed(job, lore).observations) for job in jobs for name in self._node_gpus]
         fit_many([profile for profile in profiles if profile])  # remembered, and many times as quick as one by one
 
     def truth(self, job: Job) -> BelievedTruth:
         """How it goes on."""
-        belief = self._informed(job)
+        belief = informed(job, self._lore)
         scaling, reference = Scaling(job.spec, belief), self._reference(job)
         anchor, basis, steps = self._anchor(job, reference)
         if anchor is not None and not (0.0 < anchor.progress_per_s < math.inf):
@@ -265,16 +263,6 @@ class Believer:
         """On as few nodes as possible."""
         return gpu_type, -(-gpus // self._node_gpus.get(gpu_type, gpus)), gpus
 
-    def _informed(self, job: Job) -> Belief:
-        """Its own belief, completed by what is known of its model: just as policies see it."""
-        known, own = self._lore.get(job.spec.labels.get(MODEL, "")), job.belief
-        if known is None:
-            return own
-        seen = {(o.gpu_type, o.nodes, o.gpus) for o in own.observations}
-        others = tuple(o for o in known.observations if (o.gpu_type, o.nodes, o.gpus) not in seen)
-        noise_scale = known.noise_scale if own.noise_scale is None else own.noise_scale
-        return replace(own, observations=own.observations + others, noise_scale=noise_scale)
-
     def _anchor(self, job: Job, reference: Place) -> tuple[Speed | None, Basis, int]:
         """A speed at one place, what it rests on, and how many steps were measured for it."""
         known = self._lore.get(job.spec.labels.get(MODEL, ""))
@@ -329,7 +317,7 @@ def room(nodes: Iterable[Node]) -> dict[str, int]:
     """GPUs of each type where something new may be placed."""
     found: dict[str, int] = {}
     for node in nodes:
-        found[node.gpu_type] = found.get(node.gpu_type, 0) + (node.gpus if node.open else 0)
+        found[node.gpu_type] = found.get(node.gpu_type, 0) + node.usable
     return found
 
 
@@ -339,34 +327,6 @@ def _sizes(most: int) -> list[int]:
     while sizes and sizes[-1] < most:
         sizes.append(min(most, sizes[-1] + sizes[-1] // 4))
     return sizes
-
-
-def _as_measured(observations: Sequence[Observation]) -> Batch:
-    """The batch of a job that never declared one: what it was first seen with."""
-    first = observations[0]
-    total = max(1, first.gpus * first.per_gpu_batch * (first.accumulation + 1))
-    return Batch(total, total)
-
-
-def _on(gpu_type: str, observations: Sequence[Observation]) -> tuple[Observation, ...]:
-    return tuple(seen for seen in observations if seen.gpu_type == gpu_type)
-
-
-def _params(observations: Sequence[Observation], gpu_type: str) -> ThroughputParams:
-    """Fitted to what was seen on a GPU type; borrowed from the type that tells most where that was one GPU or none."""
-    mine = _on(gpu_type, observations)
-    if any(seen.gpus > 1 for seen in mine):
-        return fit(mine).params
-    others = [_on(name, observations) for name in dict.fromkeys(o.gpu_type for o in observations) if name != gpu_type]
-    telling = [seen for seen in others if not mine or any(each.gpus > 1 for each in seen)]
-    if not telling:
-        return fit(mine).params
-    source = fit(max(telling, key=len)).params
-    passes = [
-        (o.step_s - o.sync_s) / (o.accumulation + 1) / float(grad_time(source, max(1, o.per_gpu_batch))) for o in mine
-    ]
-    ratio = median(passes) if passes else 1.0
-    return borrow(source, source_grad_s=1.0, grad_s=ratio if 1.0 / UNLIKE < ratio < UNLIKE else 1.0)
 
 
 # -- what starting and stopping takes ------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def retold(
         if spec.in_place:  # a worker that joins boots as one that begins
             costs = replace(costs, boot_s=costs.start_s)
         cast.append(Role(fresh, truth, SimJob(spec, job.submitted_at, truth, costs)))
-    machines = tuple(replace(node, healthy=True) for node in nodes)
+    machines = tuple(replace(node, healthy=True, outside=()) for node in nodes)
     facts = replace(State().facts(), now=begin, nodes=machines)
     return _forecast(facts, cast, _Scene(policy, cadence, None, effort))
 

@@ -33,6 +33,7 @@ from fairlead.core.messages import (
     NodeDrained,
     NodeJoined,
     NodeLost,
+    OutsidersSeen,
     Release,
     Rent,
     Resize,
@@ -90,7 +91,7 @@ class Ledger:
             NodeLost: self._lose,
             Release: self._lose,
             Rent: lambda _: None,
-            **dict.fromkeys((JobHeld, JobReprioritised, NodeDrained, Tick), lambda _: None),
+            **dict.fromkeys((JobHeld, JobReprioritised, NodeDrained, OutsidersSeen, Tick), lambda _: None),
             **dict.fromkeys((JobStarted, JobReported, JobRescaled, JobStopped, JobExited), self._follow),
         }
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.plugins import did_you_mean
+from fairlead.core.hints import did_you_mean
 
 
 class Growth(NamedTuple):

@@ -20,11 +20,11 @@ from typing import Protocol
 import numpy as np
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.hints import did_you_mean
 from fairlead.core.types import Batch
 from fairlead.goodput.efficiency import efficiency
 from fairlead.goodput.throughput import ThroughputParams, throughput
 from fairlead.goodput.tune import best_batch, candidates
-from fairlead.plugins import did_you_mean
 
 #: Names of regimes. A schedule that knows no others is always stable.
 CRITICAL, STABLE = "critical", "stable"

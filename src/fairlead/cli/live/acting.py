@@ -10,28 +10,41 @@ import click
 
 from fairlead.cli.live.completing import JOB_IDS
 from fairlead.cli.live.connect import FAILURE, QUIET, say, talks
+from fairlead.cli.live.watching import job_or_elements
 from fairlead.cli.live.wording import clean
 from fairlead.client.calls import Client
 from fairlead.client.errors import Conflict, NotAllowed, NotFound
-from fairlead.client.resources import Job
+from fairlead.client.resources import Array, Job
 
 
-def _each(job_ids: Sequence[str], act: Callable[[str], Job], told: str, *, quiet: bool) -> None:
+def _each(
+    job_ids: Sequence[str], act: Callable[[str], Job], act_on_array: Callable[[str], Array], told: str, *, quiet: bool
+) -> None:
     """Do it to all of them, and exit with 1 if one of them could not be."""
     failed = False
     for job_id in dict.fromkeys(job_ids):
         try:
-            job = act(job_id)
+            done = job_or_elements(job_id, lambda one: [act(one)["id"]], lambda many: act_on_array(many)["ids"])
         except (Conflict, NotAllowed, NotFound) as error:
             if isinstance(error, NotAllowed) and error.problem.status == 401:
                 raise
             click.echo(f"error: {clean(error)}", err=True)
             failed = True
         else:
-            if not quiet:
-                say(f"job {clean(job['id'])} {told}")
+            for each in () if quiet else done:
+                say(f"job {clean(each)} {told}")
     if failed:
         sys.exit(FAILURE)
+
+
+def _wish(client: Client, job_ids: Sequence[str], action: str, told: str, *, quiet: bool, **body: Any) -> None:
+    _each(
+        job_ids,
+        lambda job_id: client.act(job_id, action, **body),
+        lambda number: client.act_on_array(number, action, **body),
+        told,
+        quiet=quiet,
+    )
 
 
 @click.command()
@@ -42,7 +55,7 @@ def _each(job_ids: Sequence[str], act: Callable[[str], Job], told: str, *, quiet
 def cancel(client: Client, job_ids: tuple[str, ...], why: str, quiet: bool) -> None:
     """End jobs for good. One that runs is told to stop, and has its grace period to save its work."""
     body: dict[str, Any] = {"why": why} if why else {}
-    _each(job_ids, lambda job_id: client.act(job_id, "cancel", **body), "will be ended", quiet=quiet)
+    _wish(client, job_ids, "cancel", "will be ended", quiet=quiet, **body)
 
 
 @click.command()
@@ -51,7 +64,7 @@ def cancel(client: Client, job_ids: tuple[str, ...], why: str, quiet: bool) -> N
 @talks
 def hold(client: Client, job_ids: tuple[str, ...], quiet: bool) -> None:
     """Keep jobs from getting GPUs until they are released."""
-    _each(job_ids, lambda job_id: client.act(job_id, "hold"), "holds no GPUs until it is released", quiet=quiet)
+    _wish(client, job_ids, "hold", "holds no GPUs until it is released", quiet=quiet)
 
 
 @click.command()
@@ -60,7 +73,7 @@ def hold(client: Client, job_ids: tuple[str, ...], quiet: bool) -> None:
 @talks
 def release(client: Client, job_ids: tuple[str, ...], quiet: bool) -> None:
     """Let jobs that are on hold go on."""
-    _each(job_ids, lambda job_id: client.act(job_id, "release"), "may go on", quiet=quiet)
+    _wish(client, job_ids, "release", "may go on", quiet=quiet)
 
 
 @click.command()
@@ -69,7 +82,7 @@ def release(client: Client, job_ids: tuple[str, ...], quiet: bool) -> None:
 @talks
 def suspend(client: Client, job_ids: tuple[str, ...], quiet: bool) -> None:
     """Take the GPUs from running jobs until they are resumed. They keep their progress."""
-    _each(job_ids, lambda job_id: client.act(job_id, "suspend"), "gives up its GPUs until it is resumed", quiet=quiet)
+    _wish(client, job_ids, "suspend", "gives up its GPUs until it is resumed", quiet=quiet)
 
 
 @click.command()
@@ -78,7 +91,7 @@ def suspend(client: Client, job_ids: tuple[str, ...], quiet: bool) -> None:
 @talks
 def resume(client: Client, job_ids: tuple[str, ...], quiet: bool) -> None:
     """Let suspended jobs go on."""
-    _each(job_ids, lambda job_id: client.act(job_id, "resume"), "may go on", quiet=quiet)
+    _wish(client, job_ids, "resume", "may go on", quiet=quiet)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -88,4 +101,10 @@ def resume(client: Client, job_ids: tuple[str, ...], quiet: bool) -> None:
 @talks
 def priority(client: Client, job_ids: tuple[str, ...], number: int, quiet: bool) -> None:
     """Give jobs another priority: the higher, the earlier, where the policy heeds priorities."""
-    _each(job_ids, lambda job_id: client.reprioritise(job_id, number), f"has priority {number}", quiet=quiet)
+    _each(
+        job_ids,
+        lambda job_id: client.reprioritise(job_id, number),
+        lambda array: client.reprioritise_array(array, number),
+        f"has priority {number}",
+        quiet=quiet,
+    )

@@ -98,11 +98,17 @@ def _health(node: Row, look: Look) -> Text:
     return Text("DRAINING" if by is None else f"DRAINING by {clock(by, look.now)}", style="yellow")
 
 
+def _used(node: Row) -> str:
+    """By jobs, of all; and by processes that no job started."""
+    outside = f", {len(node['outside'])} outside" if node.get("outside") else ""
+    return f"{node['used']}/{node['gpus']}{outside}"
+
+
 NODES: tuple[Column[Row], ...] = (
     Column("NODE", lambda node, _: clean(node["id"])),
     Column("ST", _health),
     Column("TYPE", lambda node, _: clean(node["gpu_type"])),
-    Column("GPUS", lambda node, _: f"{node['used']}/{node['gpus']}"),
+    Column("GPUS", lambda node, _: _used(node)),
     Column("FREE", lambda node, _: str(node["free"]), right=True),
     Column("JOBS", lambda node, _: places(node["jobs"]) or NONE, cut=True),
 )

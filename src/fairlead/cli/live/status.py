@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -142,12 +143,18 @@ def attempts(story: Sequence[StoryEvent]) -> list[str]:
         if event["type"] == "Start":
             told.append(f"{moment(event['at'])} on {counted(_total(fields), 'GPU')}")
         elif event["type"] == "JobExited":
-            code, detail = f"exit code {fields.get('code', 0)}", clean(fields.get("detail", ""))
-            more = f" ({detail})" if detail and not detail.endswith(code) else ""
-            told.append(f"{code}{more} at {moment(event['at'])}")
+            how = _ending(f"exit code {fields.get('code', 0)}", clean(fields.get("detail", "")))
+            told.append(f"{how} at {moment(event['at'])}")
         elif event["type"] == "JobStopped":
             told.append(f"stopped at {moment(event['at'])}")
     return [", ".join(told) for _, told in sorted(lines.items())]
+
+
+def _ending(code: str, detail: str) -> str:
+    """With the exit code said once: the detail may name it."""
+    if detail in ("", f"it ended with {code}"):
+        return code
+    return detail if re.search(rf"\b{code}\b", detail) else f"{code} ({detail})"
 
 
 def _total(fields: dict[str, Any]) -> int:

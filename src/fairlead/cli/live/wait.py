@@ -10,7 +10,7 @@ import click
 
 from fairlead.cli.live.completing import JOB_IDS
 from fairlead.cli.live.connect import QUIET, TIMED_OUT, say, talks
-from fairlead.cli.live.watching import leaving_them_alone, wait_for
+from fairlead.cli.live.watching import job_or_elements, leaving_them_alone, wait_for
 from fairlead.cli.live.wording import clean, counted, span, why
 from fairlead.client.calls import Client
 from fairlead.client.resources import Job, exit_code_of
@@ -32,7 +32,12 @@ def wait(client: Client, job_ids: tuple[str, ...], timeout: str | None, quiet: b
         from fairlead.jobfile import parse_duration
 
         until = time.monotonic() + parse_duration(timeout, field="--timeout")
-    sys.exit(wait_for_all(client, job_ids, until=until, quiet=quiet))
+    elements = [
+        each
+        for job_id in job_ids
+        for each in job_or_elements(job_id, lambda one: [client.job(one)["id"]], lambda many: client.array(many)["ids"])
+    ]
+    sys.exit(wait_for_all(client, elements, until=until, quiet=quiet))
 
 
 def wait_for_all(client: Client, job_ids: Sequence[str], *, until: float | None, quiet: bool) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.text import Text
@@ -14,7 +14,10 @@ from rich.text import Text
 from fairlead.cli.live.connect import INTERRUPTED, say
 from fairlead.cli.live.showing import Form, console, look_of, show, table
 from fairlead.client.calls import Client
+from fairlead.client.errors import NotFound
 from fairlead.client.resources import ENDED, Job
+
+T = TypeVar("T")
 
 #: Seconds between two looks of `--watch`.
 EVERY_S = 2.0
@@ -45,6 +48,19 @@ def redraw(screen: Console, draw: Callable[[], Sequence[Text]]) -> None:
         while True:
             live.update(Group(*draw()), refresh=True)
             time.sleep(EVERY_S)
+
+
+def job_or_elements(job_id: str, one: Callable[[str], T], many: Callable[[str], T]) -> T:
+    """Ask about a job or, if there is none of that id, about the array of that number."""
+    try:
+        return one(job_id)
+    except NotFound as error:
+        if "." in job_id:
+            raise
+        try:
+            return many(job_id)
+        except NotFound:
+            raise error from None
 
 
 def wait_for(client: Client, job_id: str, *, until: float | None = None) -> Job | None:

@@ -3,6 +3,7 @@
 from fairlead.policies.middleware.drain import Drain
 from fairlead.policies.middleware.loss import LeastLoss, loss_gpu_s
 from fairlead.policies.middleware.minimum import MinimumRun
+from fairlead.policies.middleware.outsiders import Outsiders
 from fairlead.policies.middleware.priority import ByPriority
 from fairlead.policies.middleware.queues import Queue, admit, all_queues
 from fairlead.policies.middleware.receipts import Receipt, receipt
@@ -17,6 +18,7 @@ __all__ = [
     "Entitlement",
     "LeastLoss",
     "MinimumRun",
+    "Outsiders",
     "Queue",
     "QueueEntitlement",
     "Receipt",

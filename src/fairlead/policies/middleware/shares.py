@@ -23,6 +23,7 @@ import numpy as np
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.middleware.claims import Claims, claims
+from fairlead.policies.middleware.closing import without_outsiders
 from fairlead.policies.middleware.queues import DEFAULT, Queue, all_queues
 from fairlead.policies.middleware.water import Flags, Floats, Ints, pour, pour_by_rank, whole
 
@@ -118,7 +119,7 @@ def entitled(found: Claims, share: Shares, planned_J: Ints, floor_U: Ints | None
 
 def entitlements(view: Snapshot, queues: tuple[Queue, ...], *, adapts: str = "gpus") -> dict[str, QueueEntitlement]:
     """What every queue and each of its users with live jobs is entitled to now, and holds: for people to look at."""
-    found = claims(view, all_queues(queues), adapts=adapts)
+    found = claims(without_outsiders(view), all_queues(queues), adapts=adapts)
     share = shares(found, view.usage)
     entitled_Q, entitled_U = entitled(found, share, found.held_J)
     holds_U = found.by_user(found.held_J)

@@ -2,6 +2,7 @@
 
     Window         outermost: everything below costs more for more jobs
     Drain          so far out that nobody below puts a job back onto a node that has to be empty
+    Outsiders      so far out that nobody below sees, lends or exchanges a GPU that somebody outside uses
     LeastLoss      chooses among those that may be stopped, so it comes after who decides whether they may
     MinimumRun     leaves those alone that have just begun, whoever wants them gone
     Tenancy        says how much everybody may have, and who has to give
@@ -18,6 +19,7 @@ from fairlead.core.loop import Policy
 from fairlead.policies.middleware.drain import Drain
 from fairlead.policies.middleware.loss import LeastLoss
 from fairlead.policies.middleware.minimum import MinimumRun
+from fairlead.policies.middleware.outsiders import Outsiders
 from fairlead.policies.middleware.priority import ByPriority
 from fairlead.policies.middleware.queues import Queue
 from fairlead.policies.middleware.tenancy import Tenancy
@@ -29,4 +31,4 @@ def standard(
 ) -> Policy:
     """What a cluster that several people share should have around its policy."""
     shared = MinimumRun(Tenancy(ByPriority(inner), tuple(queues)), seconds=minimum_run_s)
-    return Window(Drain(LeastLoss(shared, spare_s=minimum_run_s), lead_s=lead_s))
+    return Window(Drain(Outsiders(LeastLoss(shared, spare_s=minimum_run_s)), lead_s=lead_s))

@@ -2,18 +2,23 @@
 
 Who is first: higher priority, then who has processes that only sleep, then turn by turn one job of each user of each
 queue, in order of arrival. So nobody fills the window, however many jobs they hand in. Who holds GPUs is always seen.
+
+Legend: J live jobs in order of arrival, W those of them that hold nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cache as lazily
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
-from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Job, Phase, Plan, Reason
-from fairlead.policies.middleware.imagining import imagined
+from fairlead.core.snapshot import Columns, Snapshot
+from fairlead.core.types import Job, Plan, Reason
+from fairlead.policies.middleware.imagining import narrowed
 from fairlead.policies.middleware.wearing import pass_on
 from fairlead.policies.reasons import Reasons
 from fairlead.policies.tiresias import Tiresias
@@ -44,12 +49,16 @@ class Window:
     def plan(self, view: Snapshot) -> Plan:
         if len(view.jobs) - len(view.allocations) <= self.most:
             return self.inner.plan(view)
-        order = _order(view)
-        ahead = {job.id: place for place, job in enumerate(order)}
-        plan = self.inner.plan(imagined(view, hidden={job.id for job in order[self.most :]}))
+        order_W = _order(view.columns)
+        kept_J = view.columns.held_J > 0
+        kept_J[order_W[: self.most]] = True
+        plan = self.inner.plan(narrowed(view, kept_J))
+        place_J = np.zeros(len(kept_J), dtype=np.int64)
+        place_J[order_W] = np.arange(len(order_W))
+        place_of = lazily(lambda: dict(zip(view.columns.ids, place_J.tolist(), strict=True)))
 
         def explain(job: Job) -> Reason:
-            place = ahead.get(job.id, 0)
+            place = place_of()[job.id]
             if place < self.most:
                 return plan.reasons[job.id]
             text = f"waits: {place} jobs are before it, taking turns by user; the first {self.most} are looked at"
@@ -58,15 +67,15 @@ class Window:
         return replace(plan, reasons=Reasons(view, explain))
 
 
-def _order(view: Snapshot) -> list[Job]:
+def _order(columns: Columns) -> NDArray[np.int64]:
     """Those that hold nothing, the first one first."""
-    turns: Counter[tuple[int, str, str]] = Counter()
-    keys: list[tuple[int, bool, int, int, Job]] = []
-    for place, job in enumerate(view.jobs.values()):
-        if not job.allocation:
-            spec = job.spec
-            account = (spec.priority, spec.queue, spec.tenant)
-            keys.append((-spec.priority, job.phase is Phase.PENDING, turns[account], place, job))
-            turns[account] += 1
-    keys.sort(key=lambda key: key[:4])
-    return [job for *_, job in keys]
+    waits_W = np.flatnonzero(columns.held_J == 0)
+    urgency_W, account_W = -columns.priority_J[waits_W], columns.account_J[waits_W]
+    grouped = np.lexsort((account_W, urgency_W))  # keeps the order of arrival within each
+    begins = np.ones(len(waits_W), dtype=bool)
+    begins[1:] = (np.diff(urgency_W[grouped]) != 0) | (np.diff(account_W[grouped]) != 0)
+    numbers = np.arange(len(waits_W))
+    turn_W = np.empty(len(waits_W), dtype=np.int64)
+    turn_W[grouped] = numbers - np.maximum.accumulate(np.where(begins, numbers, 0))
+    order: NDArray[np.int64] = waits_W[np.lexsort((turn_W, columns.pending_J[waits_W], urgency_W))]
+    return order

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,20 +32,16 @@ def make_app(service: Service, settings: Settings | None = None, *, metrics: Met
     settings = settings or Settings()
     metrics = metrics or Metrics(service)
     streams = Streams(service, settings)
-    # Those who submit wait for the disk here. Eight write together what has come meanwhile; more only get in each
-    # other's way.
-    waiting = ThreadPoolExecutor(max_workers=8, thread_name_prefix="fairlead-submit")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await streams.start()
         yield
         streams.close()
-        waiting.shutdown(wait=False)
 
     app = FastAPI(title="Fairlead", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service, app.state.settings = service, settings
-    app.state.metrics, app.state.streams, app.state.waiting = metrics, streams, waiting
+    app.state.metrics, app.state.streams = metrics, streams
     app.state.static = pages.load_static(settings.static)
     for kind in (FairleadError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, problems.told)

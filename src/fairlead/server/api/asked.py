@@ -46,3 +46,6 @@ TheStreams = Annotated[Streams, Depends(_streams)]
 TheMetrics = Annotated[Metrics, Depends(_metrics)]
 
 JobId = Annotated[str, Path(description="The id of a job: 12, or 12.3 for element 3 of an array.", max_length=64)]
+ArrayNumber = Annotated[
+    str, Path(description="What the ids of its jobs begin with: 12 for 12.0 and 12.1.", max_length=64)
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from fairlead.server import listing
 from fairlead.server.api import models
-from fairlead.server.api.asked import Asker, JobId, TheService
+from fairlead.server.api.asked import ArrayNumber, Asker, JobId, TheService
 from fairlead.server.api.problems import Json
 from fairlead.server.api.soon import NotSoon, soon
 from fairlead.server.auth import Sight
@@ -130,6 +130,12 @@ async def get_eta(job_id: JobId, caller: Asker, service: TheService) -> Response
     return Json({"id": job.id, **forecast_resource(mine), "at": told.at, "truncated": told.truncated})
 
 
+@router.get("/arrays/{number}", response_model=models.Array)
+async def get_array(number: ArrayNumber, caller: Asker, service: TheService) -> Response:
+    """The jobs that an array has made."""
+    return Json(await run_in_threadpool(service.array, caller, number))
+
+
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
@@ -149,5 +155,29 @@ async def wish_for_job(
     body: models.Cancellation | None = None,
 ) -> Response:
     """Cancel, hold, release, suspend or resume it. The answer is the job before the loop has heard of it."""
-    more = {"why": body.why if body is not None else ""} if wish is Wish.CANCEL else {}
+    more = _more(wish, body)
     return Json(await run_in_threadpool(service.wish, caller, job_id, wish.value, **more), status_code=202)
+
+
+@router.patch("/arrays/{number}", status_code=202, response_model=models.Array)
+async def change_array(number: ArrayNumber, change: models.Priority, caller: Asker, service: TheService) -> Response:
+    """Give all jobs of an array that have not ended another priority."""
+    told = await run_in_threadpool(service.wish_for_array, caller, number, "priority", priority=change.priority)
+    return Json(told, status_code=202)
+
+
+@router.post("/arrays/{number}/{wish}", status_code=202, response_model=models.Array)
+async def wish_for_array(
+    number: ArrayNumber,
+    wish: Wish,
+    caller: Asker,
+    service: TheService,
+    body: models.Cancellation | None = None,
+) -> Response:
+    """Cancel, hold, release, suspend or resume all its jobs that have not ended; the answer names them."""
+    more = _more(wish, body)
+    return Json(await run_in_threadpool(service.wish_for_array, caller, number, wish.value, **more), status_code=202)
+
+
+def _more(wish: Wish, body: models.Cancellation | None) -> dict[str, Any]:
+    return {"why": body.why if body is not None else ""} if wish is Wish.CANCEL else {}

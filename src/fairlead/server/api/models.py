@@ -136,6 +136,13 @@ class Job(BaseModel):
     )
 
 
+class Array(BaseModel):
+    """Jobs that were handed in as one."""
+
+    id: str = Field(description="What their ids begin with.")
+    ids: list[str]
+
+
 class JobPage(BaseModel):
     """Jobs, newest first."""
 
@@ -237,6 +244,7 @@ class Node(BaseModel):
     gpu_type: str
     used: int
     free: int
+    outside: list[int] = Field(description="GPUs used by processes that no job started. They are not free.")
     healthy: bool
     draining: bool
     drain_by: float | None

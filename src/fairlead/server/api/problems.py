@@ -6,7 +6,6 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
-from fairlead.jobfile import InvalidJob, Problem
+from fairlead.jobfile import InvalidJob
 from fairlead.server.asking import Ended, Forbidden, NotFound, TooMany, Unavailable
 from fairlead.server.store import Conflict
 
@@ -106,7 +105,6 @@ async def told(request: Request, error: Exception) -> Response:
     """Any error that a route lets out."""
     path = request.url.path
     if isinstance(error, InvalidJob):
-        error = InvalidJob(map(_without_secrets, error.problems), source=error.source)
         errors = [{"field": p.field, "text": p.text, "line": p.line, "column": p.column} for p in error.problems]
         return problem(422, str(error), path=path, errors=errors)
     if isinstance(error, RequestValidationError):
@@ -123,16 +121,9 @@ async def told(request: Request, error: Exception) -> Response:
         raise error
     if isinstance(error, BackendError):  # it says where the database is, which is nobody's business
         log.error("%s %s cannot be answered: %s", request.method, path, error)
-        return problem(status, "the database cannot be used now; try again in a while", path=path)
+        why = "its disk is full" if "disk is full" in str(error) else "the server's log says why"
+        return problem(status, f"the database cannot be used now ({why}); try again in a while", path=path)
     return problem(status, str(error), path=path, headers=retry)
-
-
-def _without_secrets(found: Problem) -> Problem:
-    """Whoever gives a secret where a mapping of secrets is expected is not shown it."""
-    if found.field != "secrets":
-        return found
-    text = "secrets is a mapping of names (letters, digits and _, with no digit first) to values; this is not shown"
-    return replace(found, text=text)
 
 
 def _invalid(path: str, error: RequestValidationError) -> Response:

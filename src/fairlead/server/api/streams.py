@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import math
+import random
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -37,7 +38,8 @@ log = logging.getLogger(__name__)
 #: Changes that are sent at once.
 AT_ONCE = 100
 
-#: So many are told of each change as soon as can be.
+#: So many are told of changes without delay. When more listen, each is told less often, and more at a time; and not
+#: all at the same moment, since whoever asks something else in between would wait for all of them.
 LISTENERS = 10
 
 RETRY = b"retry: 2000\n\n"
@@ -59,10 +61,11 @@ class Change:
     subject: Job | Node
     #: As somebody with each sight is told.
     told: dict[Sight, bytes] = field(default_factory=dict)
+    #: What it is a change of.
+    key: tuple[str, str] = field(init=False)
 
-    @property
-    def key(self) -> tuple[str, str]:
-        return (type(self.subject).__name__, self.subject.id)
+    def __post_init__(self) -> None:
+        self.key = (type(self.subject).__name__, self.subject.id)
 
     def sight_of(self, caller: Caller) -> Sight:
         return caller.sight(self.subject.spec.tenant) if isinstance(self.subject, Job) else Sight.ALL
@@ -125,8 +128,7 @@ class Streams:
                 return
             except FairleadError as error:
                 log.warning("the streams go on in spite of: %s", error)
-            # To tell one listener takes as long as to tell it of many changes: so the more listen, the more at a time.
-            self._closed.wait(self._settings.tell_s * max(1.0, self._open.total() / LISTENERS))
+            self._closed.wait(self._settings.tell_s)
 
     def _is_heeded(self) -> bool:
         """Does anybody listen, or may they come back?"""
@@ -185,8 +187,16 @@ class Streams:
                 heard, place = await self._next(caller, place)
                 if heard:
                     yield heard
+                    if place == self._end:
+                        await self._pause(self._settings.tell_s * self._crowd * random.uniform(0.5, 1.5))
                 elif not await self._rung():
                     yield BEAT
+
+    @property
+    def _crowd(self) -> float:
+        """How many times more listen than can be told without delay; 0 if they are fewer."""
+        count = self._open.total()
+        return count / LISTENERS if count > LISTENERS else 0.0
 
     @property
     def _end(self) -> int:

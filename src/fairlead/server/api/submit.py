@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -28,6 +29,9 @@ from fairlead.server.outlook import answer_resource, forecast_resource
 from fairlead.server.resources import document_of
 from fairlead.server.service import Service
 from fairlead.server.submitting import NOT_YET, Prepared
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 router = APIRouter(prefix="/api/v1", tags=["jobs"])
 
@@ -60,6 +64,9 @@ _PARAMETERS: list[dict[str, Any]] = [
     },
 ]
 
+#: Bytes of a body that is read without delay.
+SMALL = 8192
+
 _SWITCH = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
 
 #: Verdicts about a job that cannot meet its deadline or budget unless something about it is changed.
@@ -77,35 +84,30 @@ _YAML = frozenset(("application/yaml", "application/x-yaml", "text/yaml", "text/
 )
 async def submit_job(request: Request) -> Response:
     """Hand in a job, or an array of them. It is on disk when this answers."""
-    caller, service = request.state.caller, request.app.state.service
+    caller: Caller = request.state.caller
+    service: Service = request.app.state.service
     body, kind = await request.body(), _media_type(request)
     key, strict = _key(request), _strict(request)
-    loop, waiting = asyncio.get_running_loop(), request.app.state.waiting
-    taken = await loop.run_in_executor(waiting, _take_in, service, caller, body, kind, key)
-    if isinstance(taken, Response):
-        return taken
-    answer = await _answer(service, taken)
-    if strict and answer["verdict"] in _NOT_AS_IT_IS:
-        detail = f"nothing was submitted: {answer['why']}"
-        return problem(422, detail, path=request.url.path, answer=answer)
-    return await loop.run_in_executor(waiting, _written, service, taken, key, answer)
+    quick = kind == "json" and len(body) <= SMALL
+    job = await _do(quick, read_request, body, kind)
+    quick = quick and not job.depends_on and not job.array
+    submitted = None if key is None else service.repeated(caller, job, key)
+    answer = None
+    if submitted is None:
+        prepared = await _do(quick, service.prepare, caller, job)
+        if prepared.asks_for_an_answer:
+            answer = await _answer(service, prepared)
+            if strict and answer["verdict"] in _NOT_AS_IT_IS:
+                detail = f"nothing was submitted: {answer['why']}"
+                return problem(422, detail, path=request.url.path, answer=answer)
+        submitted = await asyncio.wrap_future(await _do(quick, service.submit, prepared, key=key))
+    done = await _do(quick and submitted.fresh, service.submission, submitted)
+    return Json({**done, "answer": answer}, status_code=201 if submitted.fresh else 200)
 
 
-def _take_in(service: Service, caller: Caller, body: bytes, kind: str, key: str | None) -> Prepared | Response:
-    """In one go, unless somebody has to look ahead first."""
-    request = read_request(body, kind)
-    if key is not None and (done := service.repeated(caller, request, key)) is not None:
-        return _taken_in(done, None)
-    prepared = service.prepare(caller, request)
-    return prepared if prepared.asks_for_an_answer else _written(service, prepared, key, None)
-
-
-def _written(service: Service, prepared: Prepared, key: str | None, answer: dict[str, Any] | None) -> Response:
-    return _taken_in(service.submit(prepared, key=key), answer)
-
-
-def _taken_in(done: dict[str, Any], answer: dict[str, Any] | None) -> Response:
-    return Json({"ids": done["ids"], "jobs": done["jobs"], "answer": answer}, status_code=201 if done["fresh"] else 200)
+async def _do(quick: bool, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What is large or has to look something up is done by a thread. The rest costs less than to ask one."""
+    return function(*args, **kwargs) if quick else await run_in_threadpool(function, *args, **kwargs)
 
 
 @router.post("/check", response_model=models.Check, openapi_extra=_JOB)

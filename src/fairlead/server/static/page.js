@@ -246,7 +246,10 @@ function drawNodes(held) {
     for (let gpu = 0; gpu < node.gpus; gpu += 1) {
       const job = held.get(`${node.id}:${gpu}`);
       const block = make(job ? "a" : "i");
-      block.title = `GPU ${gpu}: ${job ? `job ${job.id} ${job.name} (${job.user})` : "free"}`;
+      const outside = (node.outside || []).includes(gpu);
+      const user = job ? `job ${job.id} ${job.name} (${job.user})${outside ? " and somebody outside" : ""}` : "";
+      block.title = `GPU ${gpu}: ${user || (outside ? "somebody outside" : "free")}`;
+      if (outside) block.className = "outside";
       if (job) {
         block.href = `#job-${job.id}`;
         block.setAttribute("aria-label", block.title);

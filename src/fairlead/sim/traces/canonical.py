@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.plugins import did_you_mean
+from fairlead.core.hints import did_you_mean
 from fairlead.sim.traces.assemble import JobFields, TraceBuilder
 from fairlead.sim.traces.entry import Entry, parse_json
 from fairlead.sim.traces.files import read_text

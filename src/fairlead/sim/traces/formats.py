@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.plugins import did_you_mean
+from fairlead.core.hints import did_you_mean
 from fairlead.sim.traces import alibaba, canonical, gavel, helios, journal, philly, pollux, swf, tiresias
 from fairlead.sim.traces.files import names_in, read_head
 from fairlead.sim.traces.record import InvalidTrace, Trace

@@ -1,0 +1,80 @@
+"""Why a job is where it is and what happened to it, in sentences that say everything once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.backends.elastic import SILENT_S
+from fairlead.core.messages import JobExited
+from fairlead.core.types import Allocation, Job, JobSpec, Phase
+from fairlead.server.published import Published
+from fairlead.server.reasons import ADVICE, reason_of
+from fairlead.server.story import sentence
+
+PUBLISHED = Published(0, 0.0, {}, {}, {})
+FAILED = Job(JobSpec(id="a"), 0.0, phase=Phase.FAILED, attempt=2)
+
+
+@pytest.mark.parametrize(
+    ("code", "detail", "reason", "event"),
+    [
+        (3, "", "failed with exit code 3 on attempt 2", "attempt 2 ended with exit code 3"),
+        (3, "it ended with exit code 3", "failed with exit code 3 on attempt 2", "attempt 2 ended with exit code 3"),
+        (
+            3,
+            "rank 1 ended with exit code 3",
+            "failed on attempt 2: rank 1 ended with exit code 3",
+            "attempt 2 is over: rank 1 ended with exit code 3",
+        ),
+        (
+            1,
+            "setup ended with exit code 1; see its log, setup.log",
+            "failed on attempt 2: setup ended with exit code 1; see its log, setup.log",
+            "attempt 2 is over: setup ended with exit code 1; see its log, setup.log",
+        ),
+        (
+            1,
+            "somebody said exit code 137",
+            "failed with exit code 1 on attempt 2: somebody said exit code 137",
+            "attempt 2 ended with exit code 1: somebody said exit code 137",
+        ),
+        (
+            137,
+            "it was killed by SIGKILL; perhaps memory ran out",
+            "failed with exit code 137 on attempt 2: it was killed by SIGKILL; perhaps memory ran out",
+            "attempt 2 ended with exit code 137: it was killed by SIGKILL; perhaps memory ran out",
+        ),
+    ],
+)
+def test_the_exit_code_is_said_once(code: int, detail: str, reason: str, event: str) -> None:
+    found = reason_of(PUBLISHED, replace(FAILED, exit_code=code, detail=detail))
+    assert found is not None
+    assert found.text == reason
+    assert sentence(JobExited(0.0, "a", 2, code, detail)) == event
+
+
+def test_a_job_that_failed_before_it_could_exit_says_so() -> None:
+    found = reason_of(PUBLISHED, replace(FAILED, detail="its node was lost"))
+    assert found is not None
+    assert found.text == "failed without an exit code on attempt 2: its node was lost"
+
+
+def test_an_elastic_job_that_never_reports_says_so_after_a_while() -> None:
+    spec = JobSpec(id="a", gpus=1, gpus_min=1, gpus_max=4, in_place=True)
+    starting = Job(spec, 0.0, phase=Phase.STARTING, attempt=1, since=100.0, allocation=Allocation.of({"n0": (0,)}))
+
+    def code(job: Job, after_s: float) -> str:
+        found = reason_of(replace(PUBLISHED, now=100.0 + after_s), job)
+        assert found is not None
+        return found.code
+
+    assert code(starting, SILENT_S - 1.0) == "undecided"
+    assert code(starting, SILENT_S) == "silent"
+    assert code(replace(starting, phase=Phase.RUNNING), SILENT_S) == "undecided"
+    assert code(replace(starting, spec=replace(spec, in_place=False)), SILENT_S) == "undecided"
+    found = reason_of(replace(PUBLISHED, now=190.0), starting)
+    assert found is not None
+    assert "holds 1 GPU, but has not reported for 90 s" in found.text
+    assert "fairlead.train" in ADVICE[found.code]
