@@ -1,15 +1,14 @@
-"""A controller that kills itself at the n-th step of its loop, for the tests of crashes: python crashing.py DIR STEP.
+"""A controller that kills itself at the n-th step of its loop, for the tests of crashes.
 
 Steps are counted over everything the loop does to the world: what it hears (`wait`), writes (`append`, `commit`, before
 and after) and orders (`execute`, before and after). Step 0 never comes; with it the process runs until all jobs have
-ended, and prints how many steps that took.
+ended, and tells how many steps that took.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -91,12 +90,12 @@ def submit(store: Store, work: Path) -> None:
     for data in JOBS:
         request = request_from({**data, "workdir": str(work)})
         row = NewJob(name=request.name, queue=request.queue, document=document_of(request))
-        store.submit([row], user="ann", at=time.time(), key=request.name, digest=request.name)
+        store.submit([row], user="ann", at=time.time(), key=request.name, digest=request.name).result()
 
 
-def main() -> None:
-    root, steps = Path(sys.argv[1]), Steps(int(sys.argv[2]))
-    work = root / "work"
+def run(root: Path, step: int) -> None:
+    """In a process of its own. What it has to tell stands in the file `told` of the directory."""
+    steps, work = Steps(step), root / "work"
     work.mkdir(parents=True, exist_ok=True)
     with Store.open(f"sqlite:///{root}/fairlead.db") as store:
         options = ControlOptions(policy="fifo", cadence="event+1s", snapshot_every=7)
@@ -110,8 +109,5 @@ def main() -> None:
             if len(published.finished) == len(JOBS):
                 break
         controller.stop(keep_jobs=False)
-        print(steps.taken, *(f"{job.id}:{job.phase}:{job.attempt}" for job in published.finished.values()), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    jobs = (f"{job.id}:{job.phase}:{job.attempt}" for job in published.finished.values())
+    (root / "told").write_text(" ".join([str(steps.taken), *jobs]))

@@ -104,9 +104,20 @@ class Worker:
             self.writer.write(line)
 
     def kill(self) -> None:
-        """With everything it started."""
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        """To it and everything it started."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self.process.pid, number)
+
+
+def is_stopped(pid: int) -> bool:
+    """By a signal, as SIGSTOP."""
+    with contextlib.suppress(OSError):
+        # The name, in brackets, may hold anything.
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+    return False
 
 
 class Agent:
@@ -231,6 +242,10 @@ class Agent:
         for worker in self._workers.values():
             if worker.stage in (Stage.MEMBER, Stage.LEAVING):
                 worker.tell(line)
+                worker.send(signal.SIGCONT)  # who was stopped by a signal would not hear it
+            elif worker.writer is None:  # perhaps no script of ours, which never says a word, but can save
+                worker.send(signal.SIGTERM)
+                worker.send(signal.SIGCONT)
             else:
                 worker.kill()
         self._end_if_gone()
@@ -271,6 +286,9 @@ class Agent:
         except OSError as error:
             what = "write" if self._logs is not None and str(self._logs) in str(error.filename) else "run"
             self._end(127, f"cannot {what} {error.filename or self._command[0]}: {error.strerror}")
+            return
+        except ValueError as error:  # what no command or environment can be, such as one with a null byte
+            self._end(127, f"cannot run {self._command[0]!r}: {error} in its command or environment")
             return
         finally:
             self._starting.discard(slot)
@@ -427,6 +445,8 @@ class Agent:
         while (worker := self._workers.get(message["worker"])) is None:
             await asyncio.sleep(0.01)  # its process has not been noted yet
         worker.writer = writer
+        if self._stopping or self._finished:  # it comes too late, and would wait for others in vain
+            worker.kill()
         running = [self._workers[name].beat.get("epoch", 0) for name in self._members if name in self._workers]
         epoch = max(running, default=0)
         worker.tell(encode("welcome", running=bool(running), epoch=epoch, suspended=self._suspended))
@@ -475,10 +495,11 @@ class Agent:
         self._settle()
 
     def _finish(self) -> None:
-        """Training is over: whoever has not joined yet comes too late."""
+        """Training is over: whoever has not joined yet comes too late. Or there was none, and those who have not said a
+        word are copies of a script that does not use the library: each ends by itself."""
         self._finished = True
         for worker in self._workers.values():
-            if not worker.trained:
+            if not worker.trained and (self._generation > 0 or worker.writer is not None):
                 worker.kill()
 
     def _tell_all(self, line: bytes) -> None:
@@ -492,18 +513,24 @@ class Agent:
         """Kill whoever hangs: then everybody notices, as if it had died."""
         while True:
             await asyncio.sleep(1.0)
-            members = [self._workers[name] for name in self._members if name in self._workers]
-            now = time.monotonic()
-            for worker in members:
-                silent_s = now - worker.heard_at
-                others = [other.beat.get("phase") for other in members if other is not worker]
-                computing = worker.beat.get("phase") == "computing"
-                usual_s = worker.beat.get("usual_s", 0.0)
-                late = computing and worker.beat.get("since_s", 0.0) > max(self._patience.hung_s, 10.0 * usual_s)
-                in_vain = self._finished and self._waits_too_long(worker)
-                if silent_s > self._patience.silent_s or (late and others and set(others) == {"waiting"}) or in_vain:
+            everybody = list(self._workers.values())
+            # Also who is about to leave: until it has, the others do their steps with it.
+            trains = [each for each in everybody if each.name in self._members or each.stage is Stage.LEAVING]
+            for worker in everybody:
+                silent_s = time.monotonic() - worker.heard_at
+                # Who boots may be silent for as long as it takes, unless somebody has stopped it.
+                dead = silent_s > self._patience.silent_s and (worker in trains or is_stopped(worker.process.pid))
+                if dead or (worker in trains and self._keeps_waiting(worker, trains)):
                     self._event("hung", worker=worker.name, silent_s=silent_s, beat=worker.beat)
                     worker.kill()
+
+    def _keeps_waiting(self, worker: Worker, trains: Sequence[Worker]) -> bool:
+        """All others, in a step that has no end; or itself, for those whose scripts have ended."""
+        others = {other.beat.get("phase") for other in trains if other is not worker}
+        computing = worker.beat.get("phase") == "computing"
+        usual_s = worker.beat.get("usual_s", 0.0)
+        late = computing and worker.beat.get("since_s", 0.0) > max(self._patience.hung_s, 10.0 * usual_s)
+        return (late and others == {"waiting"}) or (self._finished and self._waits_too_long(worker))
 
     def _waits_too_long(self, worker: Worker) -> bool:
         """For others whose scripts have ended."""
