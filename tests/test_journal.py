@@ -179,8 +179,9 @@ def start_writer(path: Path, count: int) -> subprocess.Popen[str]:
 def kill(writer: subprocess.Popen[str]) -> list[str]:
     """The lines it had still written."""
     writer.send_signal(signal.SIGKILL)
-    lines, _ = writer.communicate()
-    assert writer.returncode == -signal.SIGKILL
+    assert writer.stdout is not None
+    lines = writer.stdout.read()  # `communicate` would pass over those that came together with the last one
+    assert writer.wait() == -signal.SIGKILL
     return lines.splitlines()
 
 

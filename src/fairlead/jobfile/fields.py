@@ -172,8 +172,8 @@ FIELDS = (
     Field("grace_period", duration(most=DAY_S), "The time from SIGTERM to SIGKILL when it has to stop."),
     Field(
         "depends_on",
-        one_or_many(text(r"[!-~]{1,128}", most=128, expected="the id of a job"), most=1000),
-        "The jobs that have to succeed first, by their ids.",
+        one_or_many(as_text(text(r"[!-~]{1,128}", most=128, expected="the id of a job")), most=1000),
+        "The jobs that have to succeed first, by their ids; the number of an array means all its jobs.",
     ),
     Field("array", array(), "Runs it once for each index: 10 is 0 to 9; 3-7 and [1, 5, 7] name them."),
     Field(
