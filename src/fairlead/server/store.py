@@ -170,6 +170,9 @@ class Store:
 
     def close(self) -> None:
         """Finish what is being written, and let go of everything."""
+        if self._epoch is not None:  # PostgreSQL takes its time to notice that somebody has left
+            with suppress(FairleadError):
+                self._writer.run(self._database.let_go)
         self._writer.close()
         self._database.close()
 
