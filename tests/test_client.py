@@ -174,6 +174,23 @@ def test_the_environment_names_a_server_unless_a_state_directory_is_named(tmp_pa
     assert find_server(tmp_path, env=env) == Server("http://127.0.0.1:1", "fl_mine")
 
 
+def test_a_state_directory_can_be_named_by_the_environment(tmp_path: Path) -> None:
+    write_state(tmp_path, "http://127.0.0.1:1")
+    env = {"FAIRLEAD_STATE": str(tmp_path), "XDG_STATE_HOME": "/x"}
+    assert default_state(env) == tmp_path
+    assert default_state({"FAIRLEAD_STATE": "~/gpus"}) == Path.home() / "gpus"
+    assert default_state({"FAIRLEAD_STATE": " ", "XDG_STATE_HOME": "/x"}) == Path("/x/fairlead")
+    assert find_server(env=env) == Server("http://127.0.0.1:1", "fl_mine")
+    assert find_server(env={**env, "FAIRLEAD_URL": "http://other.example"}) == Server("http://other.example")
+
+
+def test_who_named_a_state_directory_is_told_to_start_a_server_on_it(tmp_path: Path) -> None:
+    with pytest.raises(NoServer, match=f"start one with: fairlead up --state {tmp_path}$"):
+        find_server(tmp_path, env={})
+    with pytest.raises(NoServer, match=r"start one with: fairlead up$"):
+        find_server(env={"FAIRLEAD_STATE": str(tmp_path)})
+
+
 def test_a_token_is_shown_to_no_server_but_its_own(tmp_path: Path) -> None:
     write_state(tmp_path / "fairlead", "http://127.0.0.1:1")
     home = {"XDG_STATE_HOME": str(tmp_path)}

@@ -25,6 +25,8 @@ from typing import NamedTuple
 import click
 import pytest
 
+from fairlead.backends.gang import torchrun_environment, visible
+from fairlead.backends.task import Task
 from fairlead.cli.trace import trace
 from fairlead.core.messages import COMMANDS, EVENTS
 from fairlead.core.snapshot import Columns, NodeColumns
@@ -325,6 +327,16 @@ def test_every_rule_of_the_contract_and_every_column_is_described() -> None:
     names = documented("writing-a-policy.md")
     assert set(RULES) <= names
     assert {name for table in (Columns, NodeColumns) for name in table._fields} <= names
+
+
+def test_every_variable_that_a_job_sees_is_described() -> None:
+    package = ROOT / "src" / "fairlead"
+    setting = [package / "server" / "launching.py", *package.glob("backends/*.py"), *package.glob("train/[aw]*.py")]
+    own = {name for file in setting for name in re.findall(r'"(FAIRLEAD_[A-Z_]+)"', file.read_text(encoding="utf-8"))}
+    task = Task(job="1", attempt=1, command=("true",), workdir="/", env={}, places=(("n0", 0),))
+    told = torchrun_environment(task.slots, 0, task, 1) | visible(task.slots, 0, None)
+    assert {"FAIRLEAD_JOB_ID", "FAIRLEAD_ARRAY_INDEX", "FAIRLEAD_AGENT", "FAIRLEAD_COOKIE"} <= own
+    assert (own | told.keys()) - documented("jobs.md") == set()
 
 
 if __name__ == "__main__":

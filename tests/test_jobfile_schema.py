@@ -83,11 +83,12 @@ def validator() -> Any:
     return pytest.importorskip("jsonschema_rs").Draft202012Validator(schema())
 
 
-def test_the_mistakes_in_the_manual_are_told_as_it_says() -> None:
-    (shown,) = re.findall(r"^```text\n(.*?)\n```$", MANUAL, re.MULTILINE | re.DOTALL)
+def test_the_mistakes_in_the_manual_are_told_by_a_program_as_well() -> None:
+    (shown,) = re.findall(r"^```console\n\$ fairlead check train.yaml\n(.*?)\n```$", MANUAL, re.MULTILINE | re.DOTALL)
     with pytest.raises(InvalidJob) as caught:
         parse_job("run: x\ngpus: 8-1\nwalltime: 5\nenv: {RANK: 1}\n", source="train.yaml")
-    assert str(caught.value) == shown
+    told = re.sub(r"^train\.yaml:(\d+):(\d+): ", r"  line \1, column \2: ", shown, flags=re.MULTILINE)
+    assert str(caught.value) == f"train.yaml has 3 problems:\n{told}"
 
 
 # -- there and back ----------------------------------------------------------------------------------------------------

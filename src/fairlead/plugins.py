@@ -45,6 +45,7 @@ POLICIES: dict[str, str] = {
     "least-loss": "fairlead.policies.middleware.loss:LeastLoss",
     "drain": "fairlead.policies.middleware.drain:Drain",
     "outsiders": "fairlead.policies.middleware.outsiders:Outsiders",
+    "spare-unsaved": "fairlead.policies.middleware.unsaved:SpareUnsaved",
 }
 
 GROUP = "fairlead.policies"

@@ -54,6 +54,14 @@ def test_one_process_is_told_what_torchrun_would_tell_it(world: World) -> None:
     }
 
 
+def test_there_is_a_place_for_checkpoints_that_the_next_attempt_finds(world: World) -> None:
+    world.start("j", 'echo 7 >> "$FAIRLEAD_CHECKPOINT_DIR/step"; cat "$FAIRLEAD_CHECKPOINT_DIR/step"')
+    assert world.exit("j").code == 0
+    world.again("j", 2)
+    world.until(lambda: len(world.ends("j")) == 2)
+    assert world.log("j", attempt=2) == "7\n7\n"
+
+
 def test_every_node_is_a_machine_of_its_own_to_torchrun(two_nodes: World) -> None:
     world = two_nodes
     both = world.gpus(1, node=0) | world.gpus(0, 1, node=1)
@@ -241,8 +249,8 @@ def test_who_takes_too_long_is_asked_and_then_ended_with_124(world: World) -> No
     world.start("j", script, time_limit_s=1.0)
     end = world.exit("j")
     assert (end.code, end.final) == (124, True)
-    assert end.detail == "time limit of 1 s reached"
-    assert '"why": "time limit of 1 s reached"' in world.log("j")
+    assert end.detail == "time limit reached"
+    assert '"why": "time limit reached"' in world.log("j")
 
 
 def test_a_setup_counts_against_the_time_limit(world: World) -> None:

@@ -32,7 +32,7 @@ def test_without_gpus_every_core_is_a_slot() -> None:
 
 def test_so_many_slots_as_were_asked_for() -> None:
     machine = describe(gpus=64, nodes=None, price_per_hour=1.5)
-    assert [(node.gpus, node.price_per_hour) for node in machine.nodes] == [(64, 1.5)]
+    assert [(node.gpus, node.price_per_hour) for node in machine.nodes] == [(64, 96.0)]
     assert machine.cpus == ((),) * 64  # fewer cores than slots: everybody may use all of them
 
 
@@ -41,6 +41,11 @@ def test_slots_can_be_several_nodes() -> None:
     assert [(node.id, node.gpus) for node in machine.nodes] == [("n0", 4), ("n1", 4)]
     assert len(machine.cpus) == 8
     assert describe(gpus=8, nodes="2x4") == machine
+
+
+def test_the_price_of_a_node_is_that_of_its_gpus() -> None:
+    machine = describe(gpus=None, nodes="2x2", price_per_hour=2.0)
+    assert [node.price_per_hour for node in machine.nodes] == [4.0, 4.0]
 
 
 @pytest.mark.parametrize("nodes", ["", "2", "x", "2x", "x4", "0x4", "2x0", "2x-1", "2 x 4", "2x4x2", "two by four"])

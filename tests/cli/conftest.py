@@ -107,7 +107,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     """A control plane whose jobs do nothing, behind a socket."""
     from live_plane import serving
 
-    for name in ("FAIRLEAD_URL", "FAIRLEAD_TOKEN", "XDG_STATE_HOME", "FORCE_COLOR"):
+    for name in ("FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_STATE", "XDG_STATE_HOME", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with serving(tmp_path) as found:

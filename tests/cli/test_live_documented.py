@@ -8,13 +8,15 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from fairlead.cli.live.asking import GOES_ALONG
 from fairlead.cli.live.queue import queue
-from fairlead.cli.main import ALIASES, VERBS
+from fairlead.cli.main import ALIASES, VERBS, main
 from fairlead.client import STATES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "cli.md").read_text(encoding="utf-8")
 SHARED = PAGE.partition("## Jobs\n")[0]
 
 LIVE = [verb for verb, (module, _) in VERBS.items() if module.startswith("fairlead.cli.live.")]
@@ -42,6 +44,13 @@ def test_every_verb_and_every_option_is_described(verb: str) -> None:
     text = section(verb) + (section("submit") if verb == "check" else "")
     missing = {name for name in options_of(command) - shared if f"`{name}" not in text}
     assert missing == set()
+
+
+def test_the_mistakes_of_the_manual_are_told_as_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.yaml").write_text("run: python train.py\ngpus: 8-1\nwalltime: 3h\nenv: {RANK: 1}\n")
+    printed = CliRunner().invoke(main, ["check", "train.yaml"]).stderr
+    assert f"$ fairlead check train.yaml\n{printed}```" in (DOCS / "jobs.md").read_text(encoding="utf-8")
 
 
 def test_other_words_for_verbs_states_and_the_environment_are_described() -> None:

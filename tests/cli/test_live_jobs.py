@@ -49,9 +49,15 @@ def test_lists_have_every_form(live: Live) -> None:
 def test_an_empty_queue_says_what_to_do(live: Live) -> None:
     result = live.run("queue")
     assert result.stdout == ""
-    assert "fairlead submit -- python train.py" in result.stderr
+    assert f"fairlead submit --state {live.state('ann')} -- python train.py" in result.stderr
     assert live.run("queue", "-o", "json").stdout == "[]\n"
     assert live.run("queue", "-q").stderr == ""
+
+
+@pytest.mark.parametrize("options", [["-s", "FAILED"], ["--mine"], ["--name", "no"], ["--label", "a=b"], ["-u", "bob"]])
+def test_a_filter_that_finds_nothing_says_so(live: Live, options: list[str]) -> None:
+    result = live.run("queue", *options)
+    assert (result.stdout, result.stderr) == ("", "no jobs match\n")
 
 
 def test_the_queue_can_be_narrowed_down(live: Live) -> None:
@@ -97,7 +103,7 @@ def test_a_status_is_a_readable_sheet(live: Live) -> None:
     live.controller.exits(job_id, 9, "a bad GPU", final=False)
     text = live.run("status", job_id).stdout
     assert text.startswith(f"Job {job_id} bert  ")
-    for expected in ("why ", "ann, queue default", "exit code 9 (a bad GPU)", "command", f"fairlead logs {job_id}"):
+    for expected in ("why ", "ann, queue default", "exit code 9 (a bad GPU)", "command", "fairlead logs --state"):
         assert expected in text
     assert live.run("status", job_id, "-q").stdout.strip() in ("RECOVERING", "PENDING", "RUNNING", "STARTING")
     assert live.run("describe", job_id).stdout.startswith("Job 1")
@@ -249,7 +255,11 @@ def test_logs_can_begin_at_a_time(live: Live) -> None:
     live.plane.write_log(job_id, b"old\nnew\n", index=f"{now - 7200:.0f} 4\n{now - 60:.0f} 8\n")
     assert live.run("logs", job_id, "--since", "1h").stdout == "new\n"
     assert live.run("logs", job_id, "--since", "3h").stdout == "old\nnew\n"
-    assert live.run("logs", job_id, "--since", "yesterday", code=2).stderr.startswith("error: --since is 'yesterday'")
+    for text in ("yesterday", "+6h", "tomorrow"):
+        told = live.run("logs", job_id, "--since", text, code=2).stderr
+        assert told.startswith(f"error: --since is {text!r}; expected how long ago, such as 10m or 2h, or when")
+    assert "has no worker of rank 7; there is rank 0" in live.run("logs", job_id, "--rank", "7", code=1).stderr
+    assert "has no attempt 4; there is attempt 1" in live.run("logs", job_id, "--attempt", "4", code=1).stderr
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "SUCCEEDED"), (3, "FAILED")])
@@ -313,6 +323,13 @@ def test_queues_are_listed(live: Live) -> None:
     assert (vision[:3], vision[4:]) == (["vision", "2", "1"], ["1", "1", "0"])
 
 
+def test_the_limits_of_queues_are_listed_too_if_there_is_room(live: Live) -> None:
+    head, default, _ = columns(live.run("queues", "-o", "wide").stdout)
+    limits = "PRIORITY MAX-GPUS MAX-GPUS/USER MAX-JOBS/USER BORROWS LENDS"
+    assert " ".join(head) == f"QUEUE QUOTA WEIGHT ENTITLED USED RUNNING PENDING {limits}"
+    assert default[7:] == ["0", "-", "-", "-", "yes", "yes"]
+
+
 def test_users_come_and_go(live: Live) -> None:
     result = live.run("user", "add", "zoe", "--role", "viewer", user="root")
     token = result.stdout.strip()
@@ -320,6 +337,9 @@ def test_users_come_and_go(live: Live) -> None:
     assert token not in result.stderr
     assert ["zoe", "viewer"] in [line[:2] for line in columns(live.run("user", "ls", user="root").stdout)]
     assert "already" in live.run("user", "add", "zoe", user="root", code=1).stderr
+    refused = live.run("user", "add", "a b", user="root", code=None).stderr
+    assert "user name 'a b' is not allowed; expected 1 to 63 of a-z 0-9" in refused
+    assert "pattern" not in refused
     live.plane.tokens["zoe"] = token
     assert live.run("queue", "-q", user="zoe").stdout == ""
     live.run("user", "rm", "zoe", user="root")

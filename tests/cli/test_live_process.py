@@ -141,7 +141,7 @@ def test_following_lives_through_a_restart_of_the_server(tmp_path: Path) -> None
 def test_without_a_server_one_is_told_how_to_start_one(run: Run, tmp_path: Path, args: list[str]) -> None:
     result = run(args[0], "--state", tmp_path, *args[1:])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "error: no Fairlead server runs here; start one with: fairlead up\n"
+    assert result.stderr == f"error: no Fairlead server runs here; start one with: fairlead up --state {tmp_path}\n"
 
 
 def test_a_token_that_others_can_read_is_refused(live: Live) -> None:

@@ -39,8 +39,18 @@ def job_file(tmp_path: Path) -> Path:
 def test_the_id_stands_alone_on_standard_output(live: Live) -> None:
     result = live.run("submit", "--name", "one", "--", "true")
     assert result.stdout == "1\n"
-    assert result.stderr == "fairlead: submitted job 1 (one); to see its output: fairlead logs -f 1\n"
+    told = f"to see its output: fairlead logs --state {live.state('ann')} -f 1"
+    assert result.stderr == f"fairlead: submitted job 1 (one); {told}\n"
     assert live.run("submit", "-q", "--", "true").stderr == ""
+
+
+def test_what_to_type_next_names_the_state_directory_only_if_it_was_named(
+    live: Live, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRLEAD_STATE", str(live.state("ann")))
+    assert run("submit", "--", "true").stderr.endswith("to see its output: fairlead logs -f 1\n")
+    assert "  fairlead logs 1\n" in run("status", "1").stdout
+    assert f"fairlead logs --state {live.state('ann')} 1\n" in live.run("status", "1").stdout
 
 
 def test_an_array_prints_an_id_for_each(live: Live) -> None:
@@ -169,7 +179,7 @@ def test_every_problem_of_a_file_is_told_with_its_place(live: Live, tmp_path: Pa
         (["--follow", "--array", "2", "--", "x"], "error: --follow shows one job, and the array has 2"),
         (["no-such-file.yaml"], "error: cannot read no-such-file.yaml: No such file"),
         (["true"], "a command comes after --, as in: fairlead submit -- python train.py"),
-        (["python", "train.py"], "A command comes after --, as in: fairlead submit -- python train.py"),
+        (["python", "train.py"], "extra argument (train.py). A command comes after --, as in: fairlead submit"),
         (["python", "--epochs", "3"], "A command comes after --, as in: fairlead submit -- python train.py"),
         (["job.yaml", "--", "x"], "error: both the file job.yaml and a command after -- are given"),
     ],

@@ -100,7 +100,7 @@ def issue(state: State, commands: list[Command]) -> list[Command]:
     [
         ({"x": A}, "the plan places job 'x', which is not a live job of this snapshot"),
         ({"gone": A}, "the plan places job 'gone', which is not a live job"),
-        ({"a": on("n0", 0)}, "job a gets 1 GPUs; it runs on 2 to 2"),
+        ({"a": on("n0", 0)}, "job a gets 1 GPU; it runs on 2 to 2"),
         ({"a": on("n0", 0, 1, 2)}, "job a gets 3 GPUs; it runs on 2 to 2"),
         ({"a": NOTHING}, "job a gets 0 GPUs"),
         (

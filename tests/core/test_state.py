@@ -145,6 +145,14 @@ def test_a_lost_node_takes_a_job_that_was_only_giving_up_its_gpus_there() -> Non
     assert state.apply(JobRescaled(7.0, "a", 1)) is False
 
 
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in FINAL])
+def test_a_cancelled_job_remembers_who_did_it_and_why_and_only_the_first(phase: Phase) -> None:
+    state = in_phase(phase)
+    state.apply(JobCancelled(10.0, "a", "ann", "enough of it"))
+    state.apply(JobCancelled(11.0, "a", "bob", "me too"))
+    assert (job_of(state).cancelled_by, job_of(state).cancelled_why) == ("ann", "enough of it")
+
+
 @pytest.mark.parametrize("phase", Phase)
 def test_cancelling_in_any_phase_ends_in_cancelled_once_the_processes_are_gone(phase: Phase) -> None:
     state = in_phase(phase)

@@ -70,6 +70,18 @@ def test_a_running_job_that_is_put_on_hold_gives_up_its_gpus(in_place: bool, com
     assert reconcile(view, plan, changes(view, plan)) == [command]
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_one_that_only_starts_is_stopped(in_place: bool) -> None:
+    state = state_with(JobSpec(id="a", in_place=in_place))
+    state.issue(Start(1.0, "a", 1, Allocation.of({"n0": [0]})))
+    state.apply(JobHeld(2.0, "a"))
+    assert not state.follows(Plan())
+    view = state.snapshot()
+    assert reconcile(view, Plan(), []) == [Stop(2.0, "a", 1)]
+    state.issue(Stop(2.0, "a", 1))
+    assert reconcile(state.snapshot(), Plan(), []) == []
+
+
 def test_a_suspended_job_on_hold_needs_nothing_more() -> None:
     state = state_with(JobSpec(id="a", in_place=True))
     run(state, "a")

@@ -218,3 +218,12 @@ def test_a_receipt_for_a_job_that_shrinks_tells_of_no_loss() -> None:
     told = receipt(view, plan, "a")
     assert told.gets == (("b1", "bob"), ("b0", "bob"))  # who gets the most first
     assert (told.gpus_before, told.gpus_after, told.lost_gpu_s) == (8, 5, 0.0)
+    assert told.is_due
+
+
+def test_no_receipt_is_due_to_a_job_that_grows_or_moves_by_a_restart() -> None:
+    view = make_view("2x2", [job("a", 1, on="n0[0]")], now=100.0)
+    for after, due in (("n0[0,1]", False), ("n1[0]", False), ("n0[0]", False), (None, True)):
+        allocations = {} if after is None else {"a": allocation(after)}
+        plan = Plan(allocations, {"a": Reason("because", "a is where it is")})
+        assert receipt(view, plan, "a").is_due is due

@@ -107,7 +107,7 @@ def test_others_gpus_are_used_under_their_true_numbers() -> None:
     plan = Outsiders(Fifo()).plan(view_of("1x4", job("a", 1, on="n0[3]"), job("b", 2), n0=(0,)))
     assert planned(plan) == {"a": "n0[3]", "b": "n0[1,2]"}
     assert plan.reasons["b"].text == "gets 2 GPUs: n0[1,2]"
-    assert plan.reasons["a"].text == "keeps 1 GPUs: n0[3]"
+    assert plan.reasons["a"].text == "keeps 1 GPU: n0[3]"
 
 
 def test_who_waits_is_told_how_many_gpus_outsiders_use_and_of_no_other_job() -> None:
@@ -167,7 +167,7 @@ def test_a_job_that_can_change_its_size_begins_without_such_a_gpu() -> None:
     view = view_of("1x4", *jobs, n0=(3,))
     plan = Outsiders(make_policy("even")).plan(view)
     assert planned(plan) == {"a": "n0[0,1]", "b": "n0[2]"}
-    assert plan.reasons["b"].text.startswith("has 1 GPUs: others that it was to get are used")
+    assert plan.reasons["b"].text.startswith("has 1 GPU: others that it was to get are used")
 
 
 def test_shares_are_of_what_is_left() -> None:
@@ -186,7 +186,7 @@ def test_a_forecast_takes_it_that_they_stay() -> None:
     view = view_of("1x2", *jobs, now=10.0, n0=(1,))
     told = forecast(view, policy=standard(make_policy("backfill")), cadence=Cadence()).jobs
     assert (told["a"].ends_at, told["c"].starts_at) == (100.0, 100.0)
-    assert (told["b"].starts_at, told["b"].why) == (None, "it needs 2 GPUs of one type, and there are 1")
+    assert (told["b"].starts_at, told["b"].why) == (None, "it needs 2 GPUs of one type, and there is 1")
 
 
 def test_a_plan_that_makes_no_sense_stays_one() -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tenants import sizes
 
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Plan
+from fairlead.core.types import Phase, Plan
 from fairlead.policies.even import Even
 from fairlead.policies.fifo import Fifo
 from fairlead.policies.middleware import ByPriority, Window
+from fairlead.policies.middleware.imagining import imagined
 from fairlead.policies.pilot import Pilot
 from fairlead.policies.tiresias import Tiresias
 from fairlead.testing import check_policy, job, make_view
+from fairlead.testing.history import History, histories
 
 
 def test_jobs_of_one_priority_are_left_to_the_inner_policy() -> None:
@@ -25,9 +31,7 @@ def test_a_job_of_higher_priority_starts_before_those_that_came_earlier() -> Non
     plan = ByPriority(Fifo()).plan(view)
     assert sizes(plan) == {"late": 4}
     assert plan.reasons["early"].code == "priority"
-    assert plan.reasons["early"].text == (
-        "waits: 1 jobs have a higher priority than its 0, and need all GPUs there are"
-    )
+    assert plan.reasons["early"].text == ("waits: 1 job has a higher priority than its 0, and needs all GPUs there are")
 
 
 def test_a_running_job_makes_way_unless_it_must_not_be_preempted() -> None:
@@ -76,18 +80,23 @@ def test_pilot_gives_more_to_whom_weighs_more() -> None:
         assert sizes(Pilot(floor=0.0).plan(make_view("1x1", jobs))) == {heavy: 1}
 
 
+class Looking:
+    """Remembers what it saw."""
+
+    def __init__(self) -> None:
+        self.views: list[Snapshot] = []
+
+    def plan(self, view: Snapshot) -> Plan:
+        self.views.append(view)
+        return Fifo().plan(view)
+
+
 def test_of_a_long_queue_the_first_jobs_are_seen_taking_turns_by_user() -> None:
     many = [job(f"a{place}", 1, tenant="ann") for place in range(300)]
     jobs = [*many, job("b", 1, tenant="bob"), job("urgent", 1, tenant="ann", priority=1)]
-    seen: list[list[str]] = []
-
-    class Looking:
-        def plan(self, view: Snapshot) -> Plan:
-            seen.append(list(view.jobs))
-            return Fifo().plan(view)
-
-    plan = Window(Looking(), most=3).plan(make_view("1x2", jobs))
-    assert seen == [["a0", "b", "urgent"]]
+    looking = Looking()
+    plan = Window(looking, most=3).plan(make_view("1x2", jobs))
+    assert [list(view.jobs) for view in looking.views] == [["a0", "b", "urgent"]]
     assert sizes(plan) == {"a0": 1, "b": 1}
     assert plan.reasons["a1"].code == "far-back"
     assert plan.reasons["a1"].numbers == {"ahead": 3, "window": 3}
@@ -99,6 +108,26 @@ def test_a_short_queue_is_seen_whole_and_whoever_runs_is_always_seen() -> None:
     view = make_view("1x2", jobs, now=5.0)
     assert Window(Fifo(), most=5).plan(view) == Fifo().plan(view)
     assert sizes(Window(Fifo(), most=1).plan(view)) == {"runs": 2}
+
+
+@given(histories(), st.integers(1, 6))
+def test_what_is_seen_through_a_window_is_what_one_by_one_would_find(history: History, most: int) -> None:
+    for view in history.views():
+        turns: Counter[tuple[int, str, str]] = Counter()
+        waiting: list[tuple[int, bool, int, int, str]] = []
+        for place, each in enumerate(view.jobs.values()):
+            if not each.allocation:
+                account = (each.spec.priority, each.spec.queue, each.spec.tenant)
+                waiting.append((-each.spec.priority, each.phase is Phase.PENDING, turns[account], place, each.id))
+                turns[account] += 1
+        expected = imagined(view, hidden={job_id for *_, job_id in sorted(waiting)[most:]})
+        looking = Looking()
+        Window(looking, most=most).plan(view)
+        (seen,) = looking.views
+        assert list(seen.jobs.items()) == list(expected.jobs.items())
+        assert seen.allocations == expected.allocations
+        assert [job.id for job in seen.barred] == [job.id for job in expected.barred]
+        assert seen.columns.ids == expected.columns.ids
 
 
 def test_a_window_keeps_the_contract() -> None:

@@ -18,6 +18,7 @@ from fairlead.policies.middleware import (
     MinimumRun,
     Outsiders,
     Queue,
+    SpareUnsaved,
     Tenancy,
     Window,
     drain,
@@ -53,7 +54,9 @@ def test_tenancy_keeps_the_contract(inner: str, rules: str) -> None:
     check_policy(Sorted(Tenancy(make_policy(inner), QUEUES[rules])), examples=examples(inner))
 
 
-@pytest.mark.parametrize("wearer", ["minimum-run:seconds=30", "least-loss:tolerance=0,spare_s=0", "drain"])
+@pytest.mark.parametrize(
+    "wearer", ["minimum-run:seconds=30", "least-loss:tolerance=0,spare_s=0", "drain", "spare-unsaved"]
+)
 @pytest.mark.parametrize("inner", INNER)
 def test_the_others_keep_the_contract(inner: str, wearer: str) -> None:
     check_policy(make_policy(f"{wearer}+{inner}"), examples=examples(inner))
@@ -67,8 +70,9 @@ def test_all_of_them_together_keep_the_contract(inner: str) -> None:
 def test_the_order_is_the_one_that_is_explained() -> None:
     queues = (Queue("a", quota=1),)
     policy = standard(Fifo(), queues, minimum_run_s=30.0, lead_s=10.0)
-    shared = MinimumRun(Tenancy(ByPriority(Fifo()), queues), seconds=30.0)
+    shared = MinimumRun(Tenancy(ByPriority(SpareUnsaved(Fifo())), queues), seconds=30.0)
     assert policy == Window(Drain(Outsiders(LeastLoss(shared, spare_s=30.0)), lead_s=10.0))
+    assert standard(Fifo(), spare_unsaved=False).inner.inner.inner.inner.inner.inner.inner == Fifo()  # type: ignore[attr-defined]
 
 
 def test_they_can_be_said_on_a_command_line() -> None:
@@ -81,7 +85,7 @@ def test_what_all_of_them_wear_has_a_twin_without_memories() -> None:
     policy = standard(Tiresias(promote=2.0))
     other = twin(policy)
     assert other == policy
-    own, twins = (each.inner.inner.inner.inner.inner.inner.inner for each in (policy, other))  # type: ignore[attr-defined]
+    own, twins = (each.inner.inner.inner.inner.inner.inner.inner.inner for each in (policy, other))  # type: ignore[attr-defined]
     assert own is not twins
     own._forgiven["a"] = 1.0
     assert twins._forgiven == {}

@@ -14,7 +14,7 @@ from fairlead.core.types import JobSpec, Node, Phase, Plan
 from fairlead.plugins import make_policy
 from fairlead.policies.even import Even
 from fairlead.policies.fifo import Backfill, Fifo
-from fairlead.policies.middleware import Queue, Tenancy
+from fairlead.policies.middleware import Queue, Tenancy, standard
 from fairlead.policies.tiresias import Tiresias
 from fairlead.sim.cluster import parse_cluster
 from fairlead.sim.costs import Costs
@@ -298,6 +298,42 @@ def test_an_unknown_queue_goes_by_the_rules_of_the_default_one() -> None:
     jobs = [job("a", 1), job("b", 1, queue="gone"), job("c", 1, queue="lost")]
     plan = Tenancy(Fifo(), (Queue("default", max_gpus=2),)).plan(make_view("1x8", jobs))
     assert list(plan.allocations) == ["a", "b"]
+
+
+# -- why one waits -----------------------------------------------------------------------------------------------------
+
+CLASSES = (Queue("vision", quota=2), Queue("students", max_gpus_per_user=1, max_jobs_per_user=1))
+
+
+@pytest.mark.parametrize("inner", ["pilot", "fifo"])
+def test_who_waits_for_what_is_guaranteed_to_others_is_told_so_also_when_they_have_it_already(inner: str) -> None:
+    jobs = [
+        *(job(f"v{k}", 1, on=f"n0[{k}]", queue="vision", tenant="root") for k in range(2)),
+        job("s", 1, queue="students", tenant="ann"),
+        job("d", 1, tenant="cy"),
+        job("large", 3, tenant="cy"),
+    ]
+    reasons = standard(make_policy(inner), CLASSES).plan(make_view("1x2", jobs, now=500.0)).reasons
+    assert (reasons["s"].code, reasons["d"].code) == ("queue-quota", "queue-quota")
+    assert reasons["s"].text == (
+        "waits: 2 GPUs are guaranteed to queue vision; of the GPUs of queue students user ann is entitled to 0, "
+        "and has 0; root has 2 in vision"
+    )
+    assert reasons["large"].code not in ("queue-quota", "user-limit")  # it could not run even so
+
+
+@pytest.mark.parametrize("inner", ["pilot", "fifo"])
+def test_who_is_at_a_limit_is_told_so_also_when_nothing_is_free(inner: str) -> None:
+    jobs = [
+        job("s0", 1, on="n0[0]", queue="students", tenant="ann"),
+        job("d0", 1, on="n0[1]", tenant="cy"),
+        job("s1", 1, queue="students", tenant="ann", submitted_at=10.0),
+        job("d1", 1, tenant="cy", submitted_at=10.0),
+    ]
+    reasons = standard(make_policy(inner), CLASSES).plan(make_view("1x2", jobs, now=500.0)).reasons
+    assert reasons["s1"].code == "user-limit"
+    assert reasons["s1"].text == "waits: user ann has 1 job running, and may have 1 in queue students"
+    assert reasons["d1"].code not in ("queue-quota", "user-limit")
 
 
 # -- GPU types ---------------------------------------------------------------------------------------------------------

@@ -45,7 +45,21 @@ def test_lines_of_several_workers_begin_with_their_rank(plane: StillPlane) -> No
     plane.write_log("1", b"c\n", rank=1)
     assert text(plane) == "[0] a\n[0] b\n[1] c\n"
     assert text(plane, "?rank=1") == "c\n"
-    assert text(plane, "?rank=7") == ""
+
+
+def test_a_worker_or_an_attempt_that_is_not_there_is_an_error_that_names_those_that_are(plane: StillPlane) -> None:
+    assert text(plane, "?rank=7") == text(plane, "?attempt=4") == ""  # nobody has written anything yet
+    for rank in range(3):
+        plane.write_log("1", b"a\n", rank=rank)
+    for query, detail in [
+        ("rank=7", "job 1 has no worker of rank 7; there are ranks 0 to 2"),
+        ("attempt=4", "job 1 has no attempt 4; there is attempt 1"),
+        ("attempt=4&rank=7", "job 1 has no attempt 4; there is attempt 1"),
+    ]:
+        response = plane.ask("GET", f"/api/v1/jobs/1/logs?{query}")
+        assert (response.status_code, response.json()["detail"]) == (404, detail)
+    plane.controller.exits("1")
+    assert plane.ask("GET", "/api/v1/jobs/1/logs/stream?rank=7").status_code == 404
 
 
 def test_the_last_attempt_is_shown_unless_asked_otherwise(plane: StillPlane) -> None:
@@ -54,7 +68,8 @@ def test_the_last_attempt_is_shown_unless_asked_otherwise(plane: StillPlane) -> 
     assert text(plane) == "new\n"
     assert text(plane, "?attempt=1") == "old\n"
     assert text(plane, "?attempt=all") == "old\nnew\n"
-    assert text(plane, "?attempt=3") == ""
+    refused = plane.ask("GET", "/api/v1/jobs/1/logs?attempt=3")
+    assert refused.json()["detail"] == "job 1 has no attempt 3; there are attempts 1, 2"
 
 
 @pytest.mark.parametrize("ends", ["\n", ""])

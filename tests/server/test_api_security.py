@@ -64,6 +64,18 @@ def test_every_route_but_the_public_ones_wants_to_know_who_asks(shared: StillPla
             assert response.headers["www-authenticate"].startswith("Bearer")
 
 
+def test_a_wrong_token_is_told_from_none(shared: StillPlane) -> None:
+    def told(**headers: str) -> str:
+        answer = shared.ask("GET", "/api/v1/whoami", None, headers=headers)
+        assert answer.status_code == 401
+        return str(answer.json()["detail"])
+
+    assert told(Authorization="Bearer wrong").startswith("this token is not known here")
+    for sent in ("Bearer ", "Basic YTpi"):
+        assert told(Authorization=sent) == told()
+    assert told().startswith("say who you are")
+
+
 def test_a_wrong_token_is_not_made_good_by_a_session(shared: StillPlane) -> None:
     headers = {**session_of(shared), "Authorization": "Bearer wrong"}
     assert shared.ask("GET", "/api/v1/whoami", None, headers=headers).status_code == 401
@@ -333,6 +345,16 @@ def test_half_a_body_is_not_taken_for_a_whole_one(shared: StillPlane) -> None:
     asyncio.run(shared.app({**scope, "root_path": "", "scheme": "http", "client": None, "server": None}, receive, send))
     assert sent == []
     assert len(shared.store.requests()) == before
+
+
+def test_wishes_for_large_arrays_are_not_many_for_the_price_of_one(tmp_path: Path) -> None:
+    with StillPlane(tmp_path, Settings(elements_per_s=1.0, elements_burst=25)) as plane:
+        plane.submit(array=10)
+        for wish in ("hold", "release"):
+            assert plane.ask("POST", f"/api/v1/arrays/1/{wish}", "ann").status_code == 202
+        refused = plane.ask("PATCH", "/api/v1/arrays/1", "ann", json={"priority": -1})
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
+        assert plane.ask("POST", "/api/v1/arrays/1/cancel", "root").status_code == 202  # somebody else may
 
 
 def test_whoever_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:

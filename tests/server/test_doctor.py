@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fairlead.backends.files import AttemptFiles
 from fairlead.cli.doctor import examine_server
 from fairlead.cli.main import main
 from fairlead.cli.surroundings import OK, PROBLEM, WARNING, Finding
@@ -108,11 +109,42 @@ def test_a_mistake_in_the_configuration_is_a_problem(directory: Directory) -> No
     assert "config.toml:2: [server] has no key 'prot'" in result.stdout
 
 
+def test_jobs_that_run_on_without_a_server_are_told(directory: Directory) -> None:
+    locks = []
+    for job_id, attempts in (("3", 2), ("12.0", 1)):
+        for number in range(1, attempts + 1):
+            files = AttemptFiles(directory.jobs / job_id / f"attempt-{number}")
+            files.directory.mkdir(parents=True)
+            locks.append(files.lock())  # which its supervisor holds
+    server = found(directory)["server"]
+    assert (server.status, server.text) == (WARNING, "2 jobs run on without a server")
+    assert server.remedy == f"`fairlead up --state {directory.path}` takes them up again"
+    result = CliRunner().invoke(main, ["down", "--state", str(directory.path)])
+    assert "2 jobs run on without a server" in result.stderr
+    for lock in filter(None, locks):
+        os.close(lock)
+    assert found(directory)["server"].status == OK
+    assert "nothing runs here" in CliRunner().invoke(main, ["down", "--state", str(directory.path)]).stderr
+
+
+def test_the_configuration_is_that_which_the_server_read(directory: Directory, tmp_path: Path) -> None:
+    (directory.path / "config.toml").write_text("[server]\nport = 1\n")
+    other = tmp_path / "other.toml"
+    other.write_text("[server]\nprot = 1\n")
+    lock = directory.lock()
+    directory.announce(Running(os.getpid(), "http://127.0.0.1:9", 0.0, "1", str(other)))
+    assert f"{other}:2: [server] has no key 'prot'" in found(directory)["configuration"].text
+    other.write_text("[server]\nport = 2\n")
+    assert found(directory)["configuration"].text == f"{other}, as the server read it"
+    os.close(lock)
+    assert found(directory)["configuration"].text == str(directory.path / "config.toml")
+
+
 def test_a_server_that_does_not_answer_is_a_problem(directory: Directory) -> None:
     lock = directory.lock()
     assert found(directory)["server"].status == WARNING  # it is only starting
     directory.announce(Running(os.getpid(), "http://127.0.0.1:9", 0.0, "1"))
     server = found(directory)["server"]
     assert server.status == PROBLEM
-    assert "fairlead down --keep-jobs" in server.remedy
+    assert f"fairlead down --state {directory.path} --keep-jobs" in server.remedy
     os.close(lock)

@@ -181,7 +181,12 @@ def test_a_job_survives_the_death_of_the_server_and_ends_once(here: Here) -> Non
     token, pid = (here.state / "token").read_text(), here.server["pid"]
     os.kill(pid, signal.SIGKILL)
     until(lambda: not is_alive(pid))
-    assert "nothing runs here" in here.fairlead("down")  # although server.json is still there
+    again = f"`fairlead up --state {here.state}` takes it up again"  # although server.json is still there
+    assert f"1 job runs on without a server ({here.state}); {again}" in here.fairlead("down")
+    findings = {each["name"]: each for each in json.loads(here.fairlead("doctor", "-o", "json"))}
+    assert findings["server"]["status"] == "warning"
+    assert findings["server"]["text"] == "1 job runs on without a server"
+    assert findings["server"]["remedy"] == again
 
     here.fairlead("up", "--detach", "--gpus", "1")
     assert here.server["pid"] != pid
@@ -315,3 +320,18 @@ def test_to_listen_beyond_this_machine_is_warned_of(here: Here) -> None:
         other.listen()
         printed = here.fairlead("up", "--host", "0.0.0.0", "--port", other.getsockname()[1], code=1)
     assert printed.startswith("warning: it listens on 0.0.0.0 without TLS")
+
+
+def test_headers_without_an_end_are_not_taken_in(here: Here) -> None:
+    with here.foreground("--gpus", 1):
+        host, port = here.server["url"].removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10.0) as line:
+            try:
+                line.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ")
+                for _ in range(64):
+                    line.sendall(b"x" * 2**16)
+                hung_up = line.recv(1) == b""
+            except ConnectionError:
+                hung_up = True
+        assert hung_up
+        assert httpx.get(f"{here.server['url']}/healthz", headers={"X": "x" * 10_000}).status_code == 200

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from still import StillPlane
 
-from fairlead.core.messages import JobHeld, NodeDrained
+from fairlead.core.messages import JobCancelled, JobHeld, NodeDrained
 from fairlead.core.types import Batch, Job, JobSpec, Node, Observation, Phase
 from fairlead.jobfile import InvalidJob, JobRequest, request_from
 from fairlead.policies.middleware.queues import Queue
@@ -70,6 +70,29 @@ def test_the_same_key_is_the_same_submission(plane: StillPlane) -> None:
     with pytest.raises(Conflict, match="'k'"):
         submit(plane, key="k", name="another")
     assert submit(plane, BOB, key="k") == ["2"]
+
+
+def test_a_key_is_known_to_the_store_when_nobody_else_remembers(plane: StillPlane) -> None:
+    """As after a restart: the same submission would be refused now, but it was taken in before."""
+    wanted = request(name="first")
+    (job_id,) = submit(plane, key="k", name="first")
+    again = plane.service.repeated_long_ago(ANN, wanted, "k")
+    assert again is not None
+    assert (again.ids, again.fresh) == ((job_id,), False)
+    assert plane.service.repeated_long_ago(ANN, request(name="another"), "k") is None
+    assert plane.service.repeated_long_ago(BOB, wanted, "k") is None
+
+
+def test_what_is_being_written_counts_towards_the_limit(tmp_path: Path) -> None:
+    with StillPlane(tmp_path, most_live_jobs_each=10) as plane:
+        plane.service._submissions._reserve("ann", 8)  # on its way to the disk
+        plane.service._submissions._counted_at = -1e9  # and then they are counted anew
+        with pytest.raises(TooMany, match="you have 8 jobs"):
+            submit(plane, array=3)
+        plane.service._submissions._release("ann", 8)
+        assert len(submit(plane, array=3)) == 3
+        with pytest.raises(TooMany, match="you have 3 jobs"):
+            submit(plane, array=8)
 
 
 def test_a_relative_deadline_does_not_make_a_repeat_another_submission(plane: StillPlane) -> None:
@@ -212,8 +235,11 @@ def test_the_number_of_an_array_means_all_its_jobs(plane: StillPlane) -> None:
 
 def test_nobody_waits_for_more_than_can_be_written_down(plane: StillPlane) -> None:
     submit(plane, array=1001, gpus=4)
-    with pytest.raises(InvalidJob, match="1001 jobs; at most 1000"):
-        submit(plane, depends_on=["1"])
+    submit(plane, array=1000, gpus=4)
+    with pytest.raises(InvalidJob, match="2001 jobs; at most 2000"):
+        submit(plane, depends_on=["1", "2"])
+    with pytest.raises(InvalidJob, match="no job '01'"):
+        submit(plane, depends_on=["01"])
 
 
 def test_what_is_told_offhand_is_what_the_store_would_have_told(plane: StillPlane) -> None:
@@ -266,7 +292,33 @@ def test_a_job_whose_dependency_fails_later_can_be_told_so(plane: StillPlane) ->
     plane.controller.exits(first, 3)
     told = plane.service.explain(ANN, second)
     assert told["reason"]["code"] == "dependency-failed"
-    assert "cancel it" in told["text"][-1]
+    assert "submit it again" in told["text"][-1]
+
+
+def test_a_cancelled_job_says_who_did_it_and_why_wherever_it_is_told(plane: StillPlane) -> None:
+    (job_id,), (plain,) = submit(plane), submit(plane)
+    plane.service.wish(ANN, job_id, "cancel", why="enough of it")
+    plane.service.wish(ROOT, plain, "cancel")
+    plane.controller.until(lambda p: {job_id, plain} <= p.finished.keys())
+    told = plane.service.job(ANN, job_id)["reason"]
+    assert (told["code"], told["text"]) == ("cancelled", "was cancelled by ann: enough of it")
+    assert plane.service.explain(ANN, job_id)["text"][1] == "was cancelled by ann: enough of it"
+    assert plane.service.job(ANN, plain)["reason"]["text"] == f"was cancelled by {ROOT.name}"
+    last = plane.service.events(ANN, job_id, after="0", limit=100, reports=True)["events"][-1]
+    assert "later" not in last["text"]
+
+
+def test_a_job_that_was_cancelled_for_its_dependency_says_so(plane: StillPlane) -> None:
+    (first,) = submit(plane)
+    (second,) = submit(plane, depends_on=[first])
+    plane.controller.until(lambda p: second in p.live)
+    why = f"job {first}, on which it depends, has failed"
+    plane.controller.happens(JobCancelled(plane.controller.now(), second, "fairlead", why))
+    plane.controller.until(lambda p: second in p.finished)
+    told = plane.service.explain(ANN, second)
+    assert told["reason"]["code"] == "dependency-failed"
+    assert told["text"][1] == f"was cancelled by fairlead: {why}"
+    assert "submit it again" in told["text"][2]
 
 
 # -- who sees what -----------------------------------------------------------------------------------------------------
@@ -468,7 +520,7 @@ def test_a_job_that_waits_for_gpus_has_the_policys_reason_with_its_numbers(plane
     told = plane.service.explain(ANN, job_id)
     assert told["reason"]["code"] == "waiting"
     assert told["reason"]["numbers"] == {"needs": 2.0, "free": 1.0, "total": 4.0}
-    assert told["text"][1].startswith("needs 2 GPUs, 1 are free")
+    assert told["text"][1].startswith("needs 2 GPUs, 1 is free")
 
 
 def test_a_job_that_failed_waits_for_its_next_try_and_says_until_when(plane: StillPlane) -> None:

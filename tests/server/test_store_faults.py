@@ -437,6 +437,14 @@ def test_a_snapshot_that_has_seen_a_damaged_turn_goes_with_it_if_it_can(written:
     assert recover(written, no_state, lambda _: replay(MESSAGES[:3])) == (replay(MESSAGES[:3]), 6)
 
 
+def test_a_submission_that_nobody_waits_for_any_more_keeps_nobody_else_waiting(store_url: str) -> None:
+    with Store.open(store_url) as store:
+        row = NewJob(name="x", queue="default", document={})
+        for _ in range(200):
+            store.submit([row], user="ada", at=0.0, key=None, digest="").cancel()
+        assert store.submit([row], user="ada", at=0.0, key=None, digest="").result(10.0).fresh
+
+
 def test_a_file_with_damaged_pages_is_reported_by_name(tmp_path: Path, sqlite_url: str) -> None:
     with Store.open(sqlite_url) as store:
         store.write(ticks(0, 5000), {}, epoch=store.claim(who="me"))

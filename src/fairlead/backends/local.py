@@ -37,6 +37,10 @@ LOOK_S, ALIVE_S, RETRY_S = 0.05, 1.0, 5.0
 _LAST_LOOK_S = 5.0
 
 
+#: The directory, beside those of its attempts, that a job may keep for itself.
+CHECKPOINTS = "checkpoints"
+
+
 @dataclass(frozen=True, order=True)
 class LogFile:
     """What one worker of one attempt has printed. `index` says when it had which size."""
@@ -116,8 +120,8 @@ class LocalBackend:
             "FAIRLEAD_JOB_ID": start.job,
             "FAIRLEAD_ATTEMPT": str(start.attempt),
             "FAIRLEAD_PREEMPT_FILE": str(files.notice),
-            "FAIRLEAD_CHECKPOINTS": str(job / "checkpoints"),
-            "FAIRLEAD_CHECKPOINT_DIR": str(job / "checkpoints"),
+            "FAIRLEAD_CHECKPOINTS": str(job / CHECKPOINTS),  # where fairlead.train looks
+            "FAIRLEAD_CHECKPOINT_DIR": str(job / CHECKPOINTS),  # as other schedulers call it
         }
         return replace(task, env={**task.env, **standard})
 
@@ -126,7 +130,7 @@ class LocalBackend:
         start, files = attempt.start, attempt.files
         try:
             task = self._task(start, files)
-            for directory in (self._root / start.job, files.directory, files.logs):
+            for directory in (self._root / start.job / CHECKPOINTS, files.directory, files.logs):
                 directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_whole(files.start, json.dumps(codec.encode(start.allocation)))
             attempt.process = start_guardian(task, files)

@@ -70,7 +70,7 @@ class Machine:
 
 
 def describe(*, gpus: int | None, nodes: str | None, price_per_hour: float = 0.0) -> Machine:
-    """All GPUs there are, or so many CPU slots. `nodes` as in 2x4: the slots as several nodes."""
+    """All GPUs there are, or so many CPU slots. `nodes` as in 2x4: the slots as several nodes. The price is a GPU's."""
     counts = _counts(nodes)
     wanted = sum(counts) if counts else gpus
     if counts and gpus is not None and gpus != wanted:
@@ -89,7 +89,7 @@ def describe(*, gpus: int | None, nodes: str | None, price_per_hour: float = 0.0
     ids = [host] if len(sizes) == 1 else [f"n{place}" for place in range(len(sizes))]
     return Machine(
         nodes=tuple(
-            Node(name, size, kind, price_per_hour=price_per_hour) for name, size in zip(ids, sizes, strict=True)
+            Node(name, size, kind, price_per_hour=size * price_per_hour) for name, size in zip(ids, sizes, strict=True)
         ),
         devices=tuple(gpu.uuid or str(gpu.index) for gpu in found[:total]) if found else None,
         cpus=shares(cores, total),

@@ -268,7 +268,7 @@ class Supervisor:
 
     @property
     def _time_is_up(self) -> str:
-        return f"time limit of {self._task.time_limit_s:.0f} s reached"
+        return "time limit reached"
 
     # -- events --------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ It changes nothing, works without the server's packages, and goes on when a chec
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -21,13 +22,13 @@ from fairlead.cli.live.connect import errors_told
 from fairlead.cli.live.showing import console, output_option, print_data
 from fairlead.cli.live.wording import clean, counted, moment, span
 from fairlead.cli.surroundings import OK, PROBLEM, WARNING, Finding
-from fairlead.cli.up import CONFIG, STATE, directory_of
+from fairlead.cli.up import CONFIG, STATE, directory_of, state_option
 from fairlead.client.errors import ClientError
 from fairlead.client.finding import Server
 from fairlead.client.http import Http, Patience
 from fairlead.core.errors import FairleadError
 from fairlead.server.config import Config, load
-from fairlead.server.directory import Directory, account
+from fairlead.server.directory import Directory, account, run_on
 from fairlead.server.keys import InvalidConfig, without_password
 
 _STYLES = {OK: "green", WARNING: "yellow", PROBLEM: "bold red"}
@@ -82,7 +83,7 @@ def examine(directory: Directory, file: Path | None) -> Iterator[Finding]:
 
 def examine_server(directory: Directory, file: Path | None) -> Iterator[Finding]:
     """What belongs to one server: its configuration, its directory and what is in it."""
-    config, faults = _configuration(directory.path, file)
+    config, faults = _configuration(directory, file)
     patient = Patient(directory, config)
     yield from faults
     rest: tuple[tuple[str, Callable[[Patient], Iterator[Finding]]], ...] = (
@@ -99,9 +100,11 @@ def examine_server(directory: Directory, file: Path | None) -> Iterator[Finding]
             yield Finding(name, PROBLEM, clean(error))
 
 
-def _configuration(state: Path, file: Path | None) -> tuple[Config | None, list[Finding]]:
+def _configuration(directory: Directory, file: Path | None) -> tuple[Config | None, list[Finding]]:
+    """Of the file that was named, or that the server which runs has read, or that one would read."""
+    read = _read_by_the_server(directory) if file is None else None
     try:
-        config = load(state, file=file)
+        config = load(directory.path, file=file or read)
     except InvalidConfig as error:
         faults = [Finding("configuration", PROBLEM, str(each), "correct it") for each in error.problems]
         return None, faults
@@ -112,7 +115,14 @@ def _configuration(state: Path, file: Path | None) -> tuple[Config | None, list[
     if in_file and url != without_password(url) and config.file.stat().st_mode & 0o077:
         told = f"{config.file} holds a password, and others can read it"
         return config, [Finding("configuration", WARNING, told, f"chmod 600 {config.file}")]
-    return config, [Finding("configuration", OK, str(config.file))]
+    return config, [Finding("configuration", OK, f"{config.file}{', as the server read it' if read else ''}")]
+
+
+def _read_by_the_server(directory: Directory) -> Path | None:
+    with contextlib.suppress(FairleadError):  # which is told where the server is looked at
+        running = directory.running()
+        return Path(running.config) if running is not None and running.config else None
+    return None
 
 
 def _state(patient: Patient) -> Iterator[Finding]:
@@ -206,9 +216,13 @@ def _token(patient: Patient) -> Iterator[Finding]:
 
 
 def _server(patient: Patient) -> Iterator[Finding]:
-    running = patient.directory.running()
+    running, here = patient.directory.running(), state_option(patient.directory)
     if running is None:
-        yield Finding("server", OK, "none runs; start one with `fairlead up`")
+        if jobs := patient.directory.unattended():
+            remedy = f"`fairlead up{here}` takes {'it' if len(jobs) == 1 else 'them'} up again"
+            yield Finding("server", WARNING, run_on(jobs), remedy)
+        else:
+            yield Finding("server", OK, f"none runs; start one with `fairlead up{here}`")
         return
     who, log = f"process {running.pid}", patient.directory.log
     if running.url is None:
@@ -218,7 +232,7 @@ def _server(patient: Patient) -> Iterator[Finding]:
     try:
         Http(lambda: Server(running.url or ""), Patience(first_s=2.0, call_s=10.0)).json("GET", "/readyz")
     except ClientError as error:
-        remedy = f"see {log}, and restart it: fairlead down --keep-jobs; fairlead up --detach"
+        remedy = f"see {log}, and restart it: fairlead down{here} --keep-jobs; fairlead up{here} --detach"
         yield Finding("server", PROBLEM, f"{who} at {running.url} is not ready: {error}", remedy)
     else:
         yield Finding("server", OK, f"{who} at {running.url} is ready, version {running.version}")

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from fairlead.cli.live.connect import errors_told, say
-from fairlead.cli.up import STATE, directory_of
+from fairlead.cli.up import STATE, directory_of, state_option
 from fairlead.core.errors import BackendError
-from fairlead.server.directory import Directory, account
+from fairlead.server.directory import Directory, account, run_on
 
 #: Seconds between two lines that tell what it waits for.
 _TELL_S = 5.0
@@ -29,13 +29,21 @@ def down(*, state: Path | None, keep_jobs: bool, timeout_s: float | None) -> Non
         directory = directory_of(state)
         running = directory.running()
         if running is None:
-            say(f"nothing runs here ({directory.path})")
+            say(_nothing(directory))
             return
         _signal(running.pid, signal.SIGUSR1 if keep_jobs else signal.SIGTERM)
         jobs = "jobs run on" if keep_jobs else "its jobs are asked to save and stop"
         say(f"the server (process {running.pid}) was asked to stop; {jobs}")
         _wait(directory, running.pid, timeout_s)
         say("it has stopped")
+
+
+def _nothing(directory: Directory) -> str:
+    jobs = directory.unattended()
+    if not jobs:
+        return f"nothing runs here ({directory.path})"
+    them = "it" if len(jobs) == 1 else "them"
+    return f"{run_on(jobs)} ({directory.path}); `fairlead up{state_option(directory)}` takes {them} up again"
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shlex
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from fairlead import __version__
-from fairlead.cli.live.connect import errors_told
+from fairlead.cli.live.connect import errors_told, state_words
 from fairlead.cli.surroundings import SERVER_PACKAGES, missing
 from fairlead.client.errors import ClientError
 from fairlead.client.finding import Server, default_state, read_token
@@ -35,7 +35,7 @@ STATE = click.option(
     "--state",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The state directory.  [default: $XDG_STATE_HOME/fairlead or ~/.local/state/fairlead]",
+    help="The state directory.  [default: $FAIRLEAD_STATE, or $XDG_STATE_HOME/fairlead, or ~/.local/state/fairlead]",
 )
 CONFIG = click.option(
     "--config",
@@ -89,7 +89,7 @@ def directory_of(state: Path | None) -> Directory:
 
 def state_option(directory: Directory) -> str:
     """What has to be added to a command for it to mean this directory."""
-    return "" if directory.path == directory_of(None).path else f" --state {shlex.quote(str(directory.path))}"
+    return "" if directory.path == directory_of(None).path else f" {state_words(directory.path)}"
 
 
 def flags_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -126,6 +126,7 @@ def _serve(directory: Directory, config: Config, *, keep_jobs: bool, background:
     from fairlead.server.running import run
 
     _log()
+    config = replace(config, file=config.file and config.file.absolute())
     os.chdir("/")  # a server stands in nobody's way
 
     def ready(plane: Plane) -> None:

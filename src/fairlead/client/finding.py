@@ -1,10 +1,12 @@
-"""Where the server is and what to show it: two environment variables, or two files of its state directory."""
+"""Where the server is and what to show it: two environment variables, or two files of its state directory, which a
+third one may name."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +33,9 @@ class Server:
 
 
 def default_state(env: Mapping[str, str] = os.environ) -> Path:
-    """The state directory of the server that a user runs for himself."""
+    """FAIRLEAD_STATE, or the directory of the server that a user runs for himself."""
+    if named := env.get("FAIRLEAD_STATE", "").strip():
+        return Path(named).expanduser()
     base = env.get("XDG_STATE_HOME") or ""
     return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "fairlead"
 
@@ -42,7 +46,7 @@ def find_server(state: Path | None = None, *, env: Mapping[str, str] = os.enviro
     if state is None and url:
         return Server(_checked(url), _token_of(env) or _token_if_ours(url, default_state(env)))
     directory = state or default_state(env)
-    url = _running(directory)
+    url = _running(directory, start="" if state is None else f" --state {shlex.quote(str(state))}")
     given = None if state is not None else _token_of(env)
     return Server(url, given or read_token(directory / "token"))
 
@@ -89,21 +93,21 @@ def _checked(url: str) -> str:
     return url.rstrip("/")
 
 
-def _running(directory: Path) -> str:
-    """The address in a state directory, unless the process that wrote it is gone."""
+def _running(directory: Path, *, start: str = "") -> str:
+    """The address in a state directory, unless the process that wrote it is gone. `start` is for `fairlead up`."""
     try:
         found = json.loads((directory / "server.json").read_text(encoding="utf-8"))
         url, pid = str(found["url"]).rstrip("/"), int(found.get("pid") or 0)
     except FileNotFoundError:
-        raise NoServer(NONE_HERE) from None
+        raise NoServer(NONE_HERE + start) from None
     except PermissionError:
         told = f"{directory} belongs to another user; ask for a token, and set FAIRLEAD_URL and FAIRLEAD_TOKEN"
         raise NoServer(told) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        told = f"{directory / 'server.json'} cannot be read ({error}); restart the server: fairlead up"
+        told = f"{directory / 'server.json'} cannot be read ({error}); restart the server: fairlead up{start}"
         raise NoServer(told) from None
     if pid > 0 and _local(url) and not _alive(pid):
-        raise NoServer(NONE_HERE)
+        raise NoServer(NONE_HERE + start)
     return url
 
 

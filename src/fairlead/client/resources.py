@@ -155,11 +155,17 @@ class Node(TypedDict):
 
 
 class Queue(TypedDict):
-    """A line that jobs wait in. GPUs it may hold at most, is entitled to, and holds."""
+    """A line that jobs wait in: GPUs it is guaranteed, is entitled to, may hold at most, and holds."""
 
     name: str
     weight: float
+    priority: int
     quota: int | None
+    max_gpus: int | None
+    max_gpus_per_user: int | None
+    max_jobs_per_user: int | None
+    borrow: bool
+    lend: bool
     entitled: float
     used: int
     running: int

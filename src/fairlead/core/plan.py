@@ -14,6 +14,7 @@ from fairlead.core.errors import InvalidPlan
 from fairlead.core.messages import Command, Release, Rent, Resize, Start, Stop
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Phase, Plan
+from fairlead.core.wording import counted
 
 
 def changes(view: Snapshot, plan: Plan) -> list[str]:
@@ -50,7 +51,7 @@ def _fault(view: Snapshot, job: Job, allocation: Allocation) -> str:
     """Why the job cannot have this allocation, whatever the others have; empty if it can."""
     spec = job.spec
     if not spec.least <= allocation.total <= spec.most:
-        return f"gets {allocation.total} GPUs; it runs on {spec.least} to {spec.most}; to stop it, omit it"
+        return f"gets {counted(allocation.total, 'GPU')}; it runs on {spec.least} to {spec.most}; to stop it, omit it"
     types = set()
     here = dict(job.allocation.masks)
     for node_id, mask in allocation.masks:
@@ -144,7 +145,7 @@ def reconcile(view: Snapshot, plan: Plan, changed: list[str]) -> list[Command]:
 
 def _part_with(view: Snapshot, job: Job) -> Command | None:
     """What makes a job let go of its GPUs that may not run; None if it is under way, or has to settle first."""
-    if job.cancelled or not job.spec.in_place:
+    if job.cancelled or not job.spec.in_place or job.phase is Phase.STARTING:  # which has nothing to lose yet
         return None if job.phase is Phase.STOPPING else _stop(view, job)
     return Resize(view.now, job.id, job.attempt, NOTHING) if job.phase is Phase.RUNNING else None
 

@@ -47,6 +47,7 @@ from fairlead.core.roster import Roster
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Belief, Job, Node, Phase, Plan
 from fairlead.core.usage import HALF_LIFE_S, Ledger
+from fairlead.core.wording import counted
 
 PENDING, STARTING, RUNNING, RESCALING = Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.RESCALING
 SUSPENDED, STOPPING = Phase.SUSPENDED, Phase.STOPPING
@@ -253,7 +254,8 @@ class State:
         following = self._following(event, job)
         changes: dict[str, Any] = {}
         if isinstance(event, JobCancelled):
-            changes = {"phase": job.phase if following is SAME else following, "cancelled": True}
+            phase = job.phase if following is SAME else following
+            changes = {"phase": phase, "cancelled": True, "cancelled_by": event.by, "cancelled_why": event.why}
         elif isinstance(event, JobHeld):
             changes = {"on_hold": event.on_hold}
         else:
@@ -481,7 +483,7 @@ class State:
             if not node.healthy:
                 return f"node {node_id} is lost"
             if gpus[-1] >= node.gpus:
-                return f"node {node_id} has {node.gpus} GPUs"
+                return f"node {node_id} has {counted(node.gpus, 'GPU')}"
         return ""
 
     def _order_fault(self, command: Rent | Release, node: Node | None) -> str:

@@ -343,6 +343,9 @@ class Job:
     rescale_s: float | None = None
     #: The user wants it gone: it is stopped, and then final.
     cancelled: bool = False
+    #: Who said so, and why, where that is known.
+    cancelled_by: str = ""
+    cancelled_why: str = ""
     #: The user wants it to hold no GPUs until further notice.
     on_hold: bool = False
     #: Jobs it depends on that have not succeeded yet.

@@ -9,6 +9,7 @@ import numpy as np
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Reason
+from fairlead.core.wording import counted
 from fairlead.policies.allocator import Problem
 from fairlead.policies.reasons import Reasons
 from fairlead.policies.weighing import Choices
@@ -90,10 +91,6 @@ def _held_back(problem: Problem, j: int) -> bool:
     return not any(np.isfinite(cost_JTS[j][:, some_S]).any() for cost_JTS in (problem.one_JTS, problem.many_JTS))
 
 
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' * (count != 1)}"
-
-
 def _is_price(problem: Problem, change: float) -> bool:
     return problem.scale is not None and abs(change) > PRICE
 
@@ -114,10 +111,10 @@ def _verdict(job: Job, allocation: Allocation | None, speedup: float, worse: flo
     # Of a job that holds GPUs, the tables do not tell the two apart.
     first = (f"; {'its lease is not over, or ' * bool(job.allocation)}it is behind its floor") * owed
     if allocation == job.allocation:
-        return f"keeps {_gpus(allocation.total)} at {fast}{first}"
+        return f"keeps {counted(allocation.total, 'GPU')} at {fast}{first}"
     if not job.allocation:
-        return f"gets {_gpus(allocation.total)}: {fast}{first}"
-    change = f"goes from {job.allocation.total} to {_gpus(allocation.total)}, {fast}{first}"
+        return f"gets {counted(allocation.total, 'GPU')}: {fast}{first}"
+    change = f"goes from {job.allocation.total} to {counted(allocation.total, 'GPU')}, {fast}{first}"
     if owed or not math.isfinite(worse):
         return change
     return (

@@ -21,6 +21,7 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Observation, Phase, Plan, Reason
+from fairlead.core.wording import counted
 from fairlead.goodput.search import Decision, ScalingEfficiency, Search, Seen, Situation
 from fairlead.policies.even import Even
 from fairlead.policies.reasons import Reasons
@@ -199,5 +200,5 @@ def _explained(reason: Reason, job: Job, decision: Decision | None) -> Reason:
     if decision is None:
         return reason
     # Of a job that waits it would be wrong to say that it goes from one size to another.
-    why = decision.why if job.allocation else f"It may have up to {decision.size} GPUs."
+    why = decision.why if job.allocation else f"It may have up to {counted(decision.size, 'GPU')}."
     return replace(reason, text=f"{reason.text}. {why}", numbers={**reason.numbers, "limit": decision.size})

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Reason
+from fairlead.core.wording import are, counted
 
 
 class Reasons(Mapping[str, Reason]):
@@ -29,18 +30,19 @@ def queued_reasons(view: Snapshot, allocations: Mapping[str, Allocation], rule: 
 
     def explain(job: Job) -> Reason:
         allocation = allocations.get(job.id)
+        needs = f"needs {counted(job.spec.gpus, 'GPU')}"
         if allocation is not None:
-            verb = "keeps" if job.allocation == allocation else "gets"
-            return Reason("placed", f"{verb} {allocation.total} GPUs: {allocation}", {"gpus": allocation.total})
+            verb, gpus = "keeps" if job.allocation == allocation else "gets", allocation.total
+            return Reason("placed", f"{verb} {counted(gpus, 'GPU')}: {allocation}", {"gpus": gpus})
         total, free = _most_gpus(view, allocations, job)
         if total < job.spec.gpus:
-            code, text = "too-large", f"needs {job.spec.gpus} GPUs; the nodes open to it have {total}"
+            code, text = "too-large", f"{needs}; the nodes open to it have {total}"
         elif job.allocation:
-            code, text = "preempted", f"gives its {job.allocation.total} GPUs to jobs that go first ({rule})"
+            code, text = "preempted", f"gives its {counted(job.allocation.total, 'GPU')} to jobs that go first ({rule})"
         elif free >= job.spec.gpus:
-            code, text = "behind", f"needs {job.spec.gpus} GPUs and {free} are free, but jobs ahead of it wait ({rule})"
+            code, text = "behind", f"{needs} and {free} {are(free)} free, but jobs ahead of it wait ({rule})"
         else:
-            code, text = "waiting", f"needs {job.spec.gpus} GPUs, {free} are free ({rule})"
+            code, text = "waiting", f"{needs}, {free} {are(free)} free ({rule})"
         return Reason(code, text, {"needs": job.spec.gpus, "free": free, "total": total})
 
     return Reasons(view, explain)

@@ -79,6 +79,7 @@ class ClusterKeys:
     gpus: int | None = key(None, whole(1, 2**16))
     #: As 2x4: the GPUs as so many nodes of so many each.
     nodes: str = key("", text(r"|[1-9]\d{0,4}x[1-9]\d{0,4}", "nodes and the GPUs of each, such as 2x4"))
+    #: Of one GPU; that of a node is as many times as much as it has.
     price_per_hour: float = key(0.0, number())
 
 
@@ -90,6 +91,8 @@ class SchedulerKeys:
     cadence: str = key("event+10s", checked(Cadence.parse, "event, 60s or event+60s"))
     #: A job that was started is left alone for so long.
     minimum_run: float = key(30.0, duration())
+    #: Stop jobs that have told of no checkpoint, and would begin anew, for others of the same standing.
+    preempt_unsaved: bool = key(False, flag())
     #: So long before a node has to be empty, jobs begin to leave it.
     drain_lead: float = key(120.0, duration())
     #: After so long, past use of GPUs counts half.

@@ -43,7 +43,9 @@ from fairlead.policies.middleware import Queue, receipt, standard
 from fairlead.server.clerk import Clerk
 from fairlead.server.journal import SqlJournal, recover
 from fairlead.server.launching import LaunchRules, task_of
+from fairlead.server.notes import PREEMPTED
 from fairlead.server.published import Published
+from fairlead.server.reasons import ITSELF
 from fairlead.server.resources import outcome_of, request_of, spec_of
 from fairlead.server.steady import SteadyJournal, SteadyPolicy, SteadyState
 from fairlead.server.store import JobRow, Request, Store
@@ -63,6 +65,7 @@ class ControlOptions:
     cadence: str = "event+10s"
     queues: tuple[Queue, ...] = ()
     minimum_run_s: float = 30.0
+    preempt_unsaved: bool = False
     drain_lead_s: float = 120.0
     half_life_s: float = HALF_LIFE_S
     keep_finished: int = 1000
@@ -73,7 +76,11 @@ class ControlOptions:
     def make_policy(self) -> Policy:
         """One that has seen nothing: the loop's own, and one for each forecast."""
         return standard(
-            make_policy(self.policy), self.queues, minimum_run_s=self.minimum_run_s, lead_s=self.drain_lead_s
+            make_policy(self.policy),
+            self.queues,
+            minimum_run_s=self.minimum_run_s,
+            lead_s=self.drain_lead_s,
+            spare_unsaved=not self.preempt_unsaved,
         )
 
 
@@ -209,15 +216,14 @@ class Controller:
         if not isinstance(message, Stop | Resize) or self._policy.view is None:
             return
         job = self._policy.view.jobs.get(message.job)
-        if job is None or not job.allocation:
-            return
-        given_up = job.allocation - (message.allocation if isinstance(message, Resize) else job.releasing)
-        if not given_up:
+        if job is None or not job.allocation:  # it is on hold or cancelled, and that is its user's wish
             return
         told = receipt(self._policy.view, self._policy.last, message.job)
-        body = told.to_dict(resized=isinstance(message, Resize))
-        self._receipts[message.job] = {"why": told.why.text, "by": ", ".join(who for who, _ in told.gets)}
-        self._clerk.hand(lambda: self._store.note([message.job], "preempted", message.at, body))
+        if isinstance(message, Stop):
+            self._receipts[message.job] = {"why": told.why.text, "by": ", ".join(who for who, _ in told.gets)}
+        if told.is_due:
+            body = told.to_dict(resized=isinstance(message, Resize))
+            self._clerk.hand(lambda: self._store.note([message.job], PREEMPTED, message.at, body))
 
     def _committed(self, seq: int) -> None:
         self._publish(seq)
@@ -261,10 +267,11 @@ class Controller:
         self._store.end_job(job.id, phase=job.phase.value, at=job.since, outcome=outcome_of(job))
 
     def _cancel_dependents(self, job: Job) -> None:
-        why = f"job {job.id}, on which it depends, has {job.phase}"
+        fate = "has failed" if job.phase is Phase.FAILED else "was cancelled"
+        why = f"job {job.id}, on which it depends, {fate}"
         at = self._clock.now()
         waiting = [other.id for other in self._state.live.values() if job.id in other.waits_for]
-        self._inbox.put([JobCancelled(at, other, "fairlead", why) for other in waiting]) if waiting else None
+        self._inbox.put([JobCancelled(at, other, ITSELF, why) for other in waiting]) if waiting else None
 
     def _save_snapshot(self, seq: int) -> None:
         facts, self._snapshot_seq = self._state.facts(), seq
@@ -340,8 +347,10 @@ class Controller:
         return left
 
     def _wind_down(self, timeout_s: float | None) -> None:
-        """Stop everybody, and hear them out."""
+        """Stop everybody, and hear them out. Nobody is preempted by that: there are no receipts."""
         state, inbox = self._state, self._inbox
+        self._receipts.clear()
+        self._journal.on_message = lambda message: None  # noqa: ARG005
         inbox.open()
         for job in _running(state.live.values()):
             if job.phase is not Phase.STOPPING:

@@ -226,7 +226,12 @@ def _migrate(database: Database) -> None:
         connection.exec_driver_sql("COMMIT")
 
 
-def reason(error: BaseException) -> str:
+def is_disk_full(error: BaseException) -> bool:
+    """As SQLite and PostgreSQL say it."""
+    return any(words in str(error) for words in ("disk is full", "No space left on device"))
+
+
+def reason(error: Exception) -> str:
     """What the database itself said, on one line."""
     words = str(getattr(error, "orig", None) or error).strip()
     return words.splitlines()[0] if words else type(error).__name__

@@ -14,9 +14,11 @@ import os
 import pwd
 import stat
 import time
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fairlead.backends.files import AttemptFiles
 from fairlead.core.errors import BackendError, InvalidSpec
 
 #: What may be in it. Anything else means that it was meant for something else.
@@ -41,6 +43,8 @@ class Running:
     url: str | None = None
     started_at: float | None = None
     version: str = ""
+    #: The configuration file that it read, if there is one.
+    config: str | None = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,11 @@ class Directory:
                 return told
         return Running(pid)
 
+    def unattended(self) -> list[str]:
+        """Jobs whose supervisors live. While no server runs, nobody schedules them."""
+        alive = {lock.parent.parent.name for lock in self.jobs.glob("*/attempt-*/lock") if _is_alive(lock.parent)}
+        return sorted(alive)
+
     def announce(self, running: Running) -> None:
         """Write server.json, whole or not at all."""
         self._write(self.server, json.dumps(asdict(running)) + "\n")
@@ -217,6 +226,18 @@ class Directory:
             return os.open(self.log, flags, 0o600)
         except OSError as error:
             raise BackendError(f"cannot write {self.log}: {error.strerror}") from None
+
+
+def _is_alive(attempt: Path) -> bool:
+    with contextlib.suppress(OSError):  # it was just removed
+        return AttemptFiles(attempt).is_alive
+    return False
+
+
+def run_on(jobs: Collection[str]) -> str:
+    """What to know of jobs whose server is gone."""
+    one = len(jobs) == 1
+    return f"{len(jobs)} job{'s' * (not one)} {'runs' if one else 'run'} on without a server"
 
 
 def account(uid: int) -> str:

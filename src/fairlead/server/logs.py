@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -69,6 +69,28 @@ class Wanted:
         if self.attempt is not None:
             return self.attempt
         return 0 if self.every_attempt else max((file.attempt for file in files), default=0)
+
+    def missing(self, files: Sequence[LogFile], *, attempts: int) -> str:
+        """What of it is not there although others are, of a job with so many attempts; empty if nothing is amiss.
+
+        Who has not written anything yet may still do so.
+        """
+        known = sorted({*range(1, attempts + 1), *(file.attempt for file in files)})
+        if files and self.attempt is not None and self.attempt not in known:
+            return f"has no attempt {self.attempt}; there {_listed('attempt', known)}"
+        ranks = sorted({file.rank for file in replace(self, rank=None).select(files)})
+        if ranks and self.rank is not None and self.rank not in ranks:
+            return f"has no worker of rank {self.rank}; there {_listed('rank', ranks)}"
+        return ""
+
+
+def _listed(noun: str, numbers: Sequence[int]) -> str:
+    """is attempt 1; are ranks 0 to 7; are attempts 1, 2, 5."""
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return f"is {noun} {first}"
+    in_a_row = len(numbers) > 2 and last - first == len(numbers) - 1
+    return f"are {noun}s {f'{first} to {last}' if in_a_row else ', '.join(map(str, numbers))}"
 
 
 def opened(path: Path) -> BinaryIO | None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from fairlead.backends.elastic import SILENT_S
 from fairlead.core.types import Job, Phase, Reason
+from fairlead.core.wording import counted
 from fairlead.server.published import Published
 
 log = logging.getLogger(__name__)
+
+#: Who cancels a job that can never start.
+ITSELF = "fairlead"
 
 #: What a person can do about it, by code.
 ADVICE: Mapping[str, str] = {
@@ -22,7 +26,7 @@ ADVICE: Mapping[str, str] = {
     "outside": "It goes on when they have left; `fairlead nodes` tells on which nodes they are.",
     "held": "Release it when it should go on.",
     "dependency": "It goes on by itself when they have succeeded.",
-    "dependency-failed": "It can never start: cancel it, and submit it again without them.",
+    "dependency-failed": "It can never start: submit it again without them.",
     "backoff": "It is tried again by itself.",
     "silent": "If its script does not use fairlead.train, submit it with a fixed number of GPUs, or elastic: restart.",
     "undecided": "Ask again in a moment.",
@@ -31,15 +35,11 @@ ADVICE: Mapping[str, str] = {
 
 
 def clock(at: float) -> str:
-    """For people, in UTC."""
+    """For people, in the server's time, which is named."""
     try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
     except (ValueError, OverflowError, OSError):
         return f"second {at:.0f}"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def ending(code: int | None, detail: str) -> tuple[str, str]:
@@ -62,7 +62,7 @@ def reason_of(published: Published, job: Job) -> Reason | None:
     if job.phase.final:
         return _end(job)
     if job.cancelled:
-        return Reason("cancelled", "is cancelled and on its way out")
+        return Reason("cancelled", f"{_cancelled(job)}; it is on its way out")
     if job.on_hold:
         return Reason("held", "is on hold")
     if job.waits_for:
@@ -84,10 +84,17 @@ def _end(job: Job) -> Reason | None:
     if job.phase is Phase.SUCCEEDED:
         return None
     if job.phase is Phase.CANCELLED:
-        return Reason("cancelled", "was cancelled")
+        lost = job.cancelled_by == ITSELF and job.waits_for
+        return Reason("dependency-failed" if lost else "cancelled", _cancelled(job))
     how, detail = ending(job.exit_code, job.detail)
     text = f"failed{how} on attempt {job.attempt}{f': {detail}' if detail else ''}"
     return Reason("failed", text, {"failures": job.failures, "max_restarts": job.spec.max_restarts})
+
+
+def _cancelled(job: Job) -> str:
+    """A job that could not be taken in was cancelled by nobody, and its detail says why."""
+    by, why = job.cancelled_by, job.cancelled_why if job.cancelled else job.detail
+    return f"was cancelled{f' by {by}' if by else ''}{f': {why}' if why else ''}"
 
 
 def _silent(job: Job, seconds: float) -> Reason:

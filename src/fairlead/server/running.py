@@ -30,6 +30,7 @@ from fairlead.core.errors import BackendError, FairleadError
 from fairlead.core.loop import Cadence
 from fairlead.core.types import Phase
 from fairlead.server.api import Settings, make_app
+from fairlead.server.api.wire import BoundedProtocol
 from fairlead.server.auth import NAME, Auth, Role, digest, make_token
 from fairlead.server.config import Config
 from fairlead.server.controller import Controller, ControlOptions
@@ -90,7 +91,8 @@ class Plane:
             self._start_loop()
             self._start_http(listener, port)
             self.url = f"http://{reachable(keys.host)}:{port}"
-            self._directory.announce(Running(os.getpid(), self.url, time.time(), __version__))
+            file = None if self._config.file is None else str(self._config.file)
+            self._directory.announce(Running(os.getpid(), self.url, time.time(), __version__, file))
         except BaseException:
             self._abandon()
             raise
@@ -133,6 +135,7 @@ class Plane:
         self._http = http = uvicorn.Server(
             uvicorn.Config(
                 self._app,
+                http=BoundedProtocol,
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -240,6 +243,7 @@ def control_options(config: Config) -> ControlOptions:
         cadence=scheduler.cadence,
         queues=config.queues,
         minimum_run_s=scheduler.minimum_run,
+        preempt_unsaved=scheduler.preempt_unsaved,
         drain_lead_s=scheduler.drain_lead,
         half_life_s=scheduler.half_life,
         launch=LaunchRules(

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -23,6 +24,7 @@ from fairlead.policies.middleware.queues import Queue, all_queues
 from fairlead.server import listing, logs, reasons, story
 from fairlead.server.asking import Controller, Ended, Forbidden, NotFound, Unavailable
 from fairlead.server.auth import Auth, Caller, Role, Sight
+from fairlead.server.notes import ASKED, note_sentence
 from fairlead.server.outlook import Outlook, Rules
 from fairlead.server.published import Published
 from fairlead.server.queues import queue_resources
@@ -30,6 +32,7 @@ from fairlead.server.resources import held_gpus, job_of, job_resource, node_reso
 from fairlead.server.store import Request, Store, Submitted
 from fairlead.server.submitting import MOST_PRIORITY, Prepared, Submissions, too_urgent
 
+_ARRAY = re.compile(r"[1-9][0-9]{0,17}")
 _JOB_ID = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 
 #: Records of the journal that one page of a story looks at.
@@ -153,8 +156,8 @@ class Service:
         return {"id": job.id, "reason": reason_resource(reason, caller.sight(job.spec.tenant)), "text": text}
 
     def _last_asked(self, job_id: str, what: tuple[str, ...]) -> str | None:
-        notes = [n for n in self._store.notes(job_id) if n.kind == story.ASKED and n.body.get("what") in what]
-        return f"{story.note_sentence(notes[-1])} at {reasons.clock(notes[-1].at)}" if notes else None
+        notes = [n for n in self._store.notes(job_id) if n.kind == ASKED and n.body.get("what") in what]
+        return f"{note_sentence(notes[-1])} at {reasons.clock(notes[-1].at)}" if notes else None
 
     def events(self, caller: Caller, job_id: str, *, after: str, limit: int, reports: bool) -> dict[str, Any]:
         """The story of a job: the journal and notes, by time. `after` is how far both were read: "77" or "77.12"."""
@@ -187,7 +190,15 @@ class Service:
         return self._log_files(job.id)
 
     def read_logs(self, caller: Caller, job_id: str, wanted: logs.Wanted) -> Iterator[bytes]:
+        self.check_logs(caller, job_id, wanted)
         return logs.read(self.log_files(caller, job_id), wanted)
+
+    def check_logs(self, caller: Caller, job_id: str, wanted: logs.Wanted, *, growing: bool = False) -> None:
+        """Raise NotFound for an attempt or a worker that is not there; if they are `growing`, that never will be."""
+        job, _ = self.find(caller, job_id, least=Sight.ALL)
+        missing = wanted.missing(self._log_files(job.id), attempts=job.attempt)
+        if missing and (job.phase.final or not growing):
+            raise NotFound(f"job {job.id} {missing}")
 
     # -- submitting --------------------------------------------------------------------------------------------------
 
@@ -198,6 +209,10 @@ class Service:
     def repeated(self, caller: Caller, request: JobRequest, key: str) -> Submitted | None:
         """What became of a submission that was taken in before under this key, if that is known offhand."""
         return self._submissions.repeated(caller, request, key)
+
+    def repeated_long_ago(self, caller: Caller, request: JobRequest, key: str) -> Submitted | None:
+        """The same, if it has to be looked up."""
+        return self._submissions.repeated_long_ago(caller, request, key)
 
     def submit(self, prepared: Prepared, *, key: str | None) -> Future[Submitted]:
         return self._submissions.commit(prepared, key=key)
@@ -226,25 +241,22 @@ class Service:
     def wish_for_array(self, caller: Caller, number: str, what: str, **body: Any) -> dict[str, Any]:
         """The same for every job of an array that has not ended."""
         self._may_write(caller)
-        live = [job.id for job in self._elements(caller, number) if not job.phase.final]
+        published, ids = self.published, self.array(caller, number)["ids"]
+        known = ((job_id, self._submissions.find(job_id, published)) for job_id in ids)
+        live = [job_id for job_id, job in known if job is not None and not job.phase.final]
         if not live:
             raise Ended(f"all jobs of array {number} have ended; nothing can be done about them any more")
         self._wish(caller, live, what, body)
         return {"id": number, "ids": live}
 
     def array(self, caller: Caller, number: str) -> dict[str, Any]:
-        """{"id", "ids": of its jobs}."""
-        return {"id": number, "ids": [job.id for job in self._elements(caller, number)]}
-
-    def _elements(self, caller: Caller, number: str) -> list[Job]:
-        ids = self._store.elements(int(number)) if _JOB_ID.fullmatch(number) and "." not in number else ()
-        try:
-            jobs = [self.find(caller, job_id, least=Sight.ALL)[0] for job_id in ids if "." in job_id]
-        except NotFound:  # somebody else's
-            jobs = []
-        if not jobs:
-            raise NotFound(f"there is no array {number[:40]!r} that you may see")
-        return jobs
+        """{"id", "ids": of its jobs}. All of them belong to one user, so that it is enough to look at the first."""
+        ids = self._store.elements(int(number)) if _ARRAY.fullmatch(number) else ()
+        if ids and "." in ids[0]:
+            with suppress(NotFound):  # somebody else's
+                self.find(caller, ids[0], least=Sight.ALL)
+                return {"id": number, "ids": list(ids)}
+        raise NotFound(f"there is no array {number[:40]!r} that you may see")
 
     def _wish(self, caller: Caller, ids: Sequence[str], what: str, body: Mapping[str, Any]) -> None:
         if body.get("priority", 0) > MOST_PRIORITY and caller.role is not Role.ADMIN:
@@ -252,7 +264,7 @@ class Service:
         at = self.terms.clock()
         self._request(caller, WISHES.get(what, what), {"jobs": list(ids), **body}, at=at)
         if what != "cancel":  # of which the journal says who did it
-            self._store.note(ids, story.ASKED, at, {"by": caller.name, "what": what, **body})
+            self._store.note(ids, ASKED, at, {"by": caller.name, "what": what, **body})
 
     def _request(self, caller: Caller, kind: str, body: Mapping[str, Any], *, at: float) -> None:
         if (failure := self._controller.failure()) is not None:

@@ -18,7 +18,7 @@ from fairlead.core.plan import changes, check
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import Plan, Reason
-from fairlead.server.database import reason
+from fairlead.server.database import is_disk_full
 from fairlead.server.journal import SqlJournal
 from fairlead.server.store import NotController
 
@@ -82,13 +82,13 @@ class SteadyJournal:
     """Writes on when it cannot write, until it can: nothing is done before it is written."""
 
     def __init__(self, inner: SqlJournal, *, closing: threading.Event, on_message: Callable[[Message], None]) -> None:
-        self._inner, self._closing, self._on_message = inner, closing, on_message
+        self._inner, self._closing, self.on_message = inner, closing, on_message
         #: Why nothing can be written now; empty if all is well.
         self.complaint = ""
 
     def append(self, message: Message) -> None:
         self._inner.append(message)
-        self._on_message(message)
+        self.on_message(message)
 
     def commit(self) -> None:
         while True:
@@ -102,6 +102,7 @@ class SteadyJournal:
                 if not self.complaint:
                     log.error("%s; it is tried again every %g s", error, RETRY_S)
                 # Not where the database is, which is nobody's business.
-                self.complaint = f"the journal cannot be written: {reason(error.__cause__ or error)}"
+                why = "the disk is full" if is_disk_full(error) else "the server's log says why"
+                self.complaint = f"the journal cannot be written: {why}"
                 if self._closing.wait(RETRY_S):
                     raise

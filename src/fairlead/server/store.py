@@ -19,7 +19,7 @@ from time import time
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, tuple_, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
@@ -140,7 +140,9 @@ _LAST_NUMBERS = select(
     select(func.coalesce(func.max(requests.c.seq), 0)).scalar_subquery(),
     select(func.coalesce(func.max(submissions.c.number), 0)).scalar_subquery(),
 )
-_OF_KEYS = select(submissions).where(submissions.c.idempotency_key.in_(bindparam("keys", expanding=True)))
+_OF_KEYS = select(submissions).where(
+    tuple_(submissions.c.user, submissions.c.idempotency_key).in_(bindparam("keys", expanding=True))
+)
 _IDS = select(jobs.c.id).where(jobs.c.number == bindparam("of")).order_by(jobs.c.seq)
 _INSERT_JOB = insert(jobs)
 _END_JOB = update(jobs).where(jobs.c.id == bindparam("of"))
@@ -349,6 +351,11 @@ class Store:
         ]
         return self._writer.begin(_take_in, _Submission(ready, user, at, key, digest))
 
+    def submission(self, user: str, key: str) -> tuple[str, Submitted] | None:
+        """What was submitted before under this key: its digest, and what became of it."""
+        with self._reading() as connection:
+            return _of_keys(connection, [(user, key)]).get((user, key))
+
     def request(self, kind: str, *, user: str, at: float, body: Mapping[str, Any]) -> int:
         """Take in any other wish; its number."""
         values = {"at": at, "user": user, "kind": kind, "body": to_json(body)}
@@ -474,12 +481,7 @@ class _Submission:
 def _take_in(connection: Connection, wanted: Sequence[_Submission]) -> list[Submitted | FairleadError]:
     """All of them with as few statements as one needs."""
     seq, number = (int(last) for last in connection.execute(_LAST_NUMBERS).one())
-    keys = [each.key for each in wanted if each.key is not None]
-    rows = connection.execute(_OF_KEYS, {"keys": keys}) if keys else ()
-    known: dict[tuple[str, str | None], tuple[str, Submitted]] = {}
-    for row in rows:
-        ids = tuple(connection.execute(_IDS, {"of": row.number}).scalars())
-        known[row.user, row.idempotency_key] = (row.digest, Submitted(ids, False, row.request))
+    known = _of_keys(connection, [(each.user, each.key) for each in wanted if each.key is not None])
     outcomes: list[Submitted | FairleadError] = []
     new_requests, new_submissions, new_jobs = [], [], []
     for each in wanted:
@@ -502,12 +504,22 @@ def _take_in(connection: Connection, wanted: Sequence[_Submission]) -> list[Subm
         )
         new_jobs += [{"id": id_, "number": number, **job} for id_, job in zip(ids, each.jobs, strict=True)]
         outcomes.append(Submitted(ids, True, seq))
-        known[each.user, each.key] = (each.digest, Submitted(ids, False, seq))
+        if each.key is not None:
+            known[each.user, each.key] = (each.digest, Submitted(ids, False, seq))
     if new_jobs:
         connection.execute(_INSERT_REQUEST, new_requests)
         connection.execute(_INSERT_SUBMISSION, new_submissions)
         connection.execute(_INSERT_JOB, new_jobs)
     return outcomes
+
+
+def _of_keys(connection: Connection, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, Submitted]]:
+    """What was submitted before under any of these (user, key): its digest, and what became of it."""
+    found = {}
+    for row in connection.execute(_OF_KEYS, {"keys": keys}).all() if keys else ():
+        ids = tuple(connection.execute(_IDS, {"of": row.number}).scalars())
+        found[row.user, row.idempotency_key] = (row.digest, Submitted(ids, False, row.request))
+    return found
 
 
 def _as_before(wanted: _Submission, digest: str, before: Submitted) -> Submitted | Conflict:

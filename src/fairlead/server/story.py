@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fairlead.core.messages import (
@@ -29,20 +28,10 @@ from fairlead.core.messages import (
     encode,
 )
 from fairlead.core.types import JobSpec
-from fairlead.server.reasons import clock, counted, ending
+from fairlead.core.wording import counted
+from fairlead.server.notes import note_sentence
+from fairlead.server.reasons import clock, ending
 from fairlead.server.store import Note
-
-#: The kind of note that says who wished what, where the journal does not.
-ASKED = "asked"
-
-#: What a person does, by the kind of request.
-_WISHES: Mapping[str, str] = {
-    "hold": "put it on hold",
-    "suspend": "suspended it",
-    "release": "released it",
-    "resume": "let it go on",
-    "priority": "changed its priority",
-}
 
 
 def told_message(seq: int, message: Message) -> dict[str, Any]:
@@ -57,17 +46,6 @@ def told_message(seq: int, message: Message) -> dict[str, Any]:
 def told_note(note: Note) -> dict[str, Any]:
     """A note has no place in the journal, and so no number there."""
     return {"seq": None, "at": note.at, "type": note.kind, "text": note_sentence(note), "body": note.body}
-
-
-def note_sentence(note: Note) -> str:
-    body = note.body
-    if isinstance(text := body.get("text"), str):
-        return text
-    if note.kind == ASKED:
-        did = _WISHES.get(str(body.get("what")), "asked for something")
-        return f"{body.get('by', 'somebody')} {did}"
-    facts = ", ".join(f"{name} {value}" for name, value in body.items() if isinstance(value, str | int | float))
-    return f"{note.kind}: {facts}" if facts else note.kind
 
 
 def sentence(message: Message) -> str:  # noqa: C901  # one case for each message, and no more to it
@@ -87,7 +65,7 @@ def sentence(message: Message) -> str:  # noqa: C901  # one case for each messag
         case JobRescaled():
             return "uses its new GPUs"
         case JobStopped(attempt=attempt):
-            return f"attempt {attempt} has stopped; the job can go on later"
+            return f"attempt {attempt} has stopped"
         case JobExited():
             return _exit(message)
         case Start(attempt=attempt, allocation=allocation):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,10 +35,12 @@ from fairlead.server.store import NewJob, Request, Store, Submitted
 MOST_PRIORITY = 0
 
 #: Jobs that one can wait for. All their ids are in its journal.
-MOST_BEFORE = 1000
+MOST_BEFORE = 2000
 
 #: The id of a job that is only asked about.
 NOT_YET = "new"
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 
 #: How long a job counts as new to the loop before the store is asked what became of it.
 _PATIENCE_S = 5.0
@@ -77,6 +80,7 @@ class Submissions:
         self._keys: dict[tuple[str, str], tuple[str, Submitted]] = {}  # (user, key) -> (digest, what became of it)
         self._counted_at = -_COUNTED_FOR_S
         self._live: Counter[str] = Counter()  # by user, and what has come since it was counted
+        self._reserved: Counter[str] = Counter()  # by user: what is being written
 
     # -- before --
 
@@ -84,6 +88,11 @@ class Submissions:
         """What became of the same submission a while ago. It was taken in then, whatever would be said of it now."""
         digest, submitted = self._keys.get((caller.name, key), ("", None))
         return replace(submitted, fresh=False) if submitted is not None and digest == _digest(request) else None
+
+    def repeated_long_ago(self, caller: Caller, request: JobRequest, key: str) -> Submitted | None:
+        """The same from the store, for what would be refused today."""
+        known = self._store.submission(caller.name, key)
+        return known[1] if known is not None and known[0] == _digest(request) else None
 
     def prepare(self, caller: Caller, request: JobRequest, *, now: float) -> Prepared:
         """Raise unless it could be submitted now."""
@@ -116,6 +125,9 @@ class Submissions:
         """The jobs it really has to wait for. One that can never succeed is a problem."""
         published, unmet, problems = self._controller.published, [], []
         named = [(place, other) for place, name in enumerate(request.depends_on) for other in self._named(name)]
+        if len(named) > MOST_BEFORE:
+            text = f"it names {len(named)} jobs; at most {MOST_BEFORE} are possible. Let one job wait for some of them"
+            raise InvalidJob.at("depends_on", text)
         known = {other: job for _, other in named if (job := self.find(other, published)) is not None}
         stored = self._store.jobs(other for _, other in named if other not in known)
         known |= {row.id: job_of(row, published.nodes.values()) for row in stored.values()}
@@ -130,18 +142,13 @@ class Submissions:
                 problems.append(Problem(f"depends_on[{place}]", text))
             elif job.phase is not Phase.SUCCEEDED:
                 unmet.append(other)
-        if len(unmet) > MOST_BEFORE:
-            text = f"it would wait for {len(unmet)} jobs; at most {MOST_BEFORE} are possible. Let one job wait for some"
-            problems.append(Problem("depends_on", text))
         if problems:
             raise InvalidJob(list(dict.fromkeys(problems)))
         return tuple(dict.fromkeys(unmet))
 
     def _named(self, name: str) -> Sequence[str]:
         """The jobs that somebody means: an array is all of its jobs."""
-        return (self._store.elements(int(name)) if name.isascii() and name.isdigit() and len(name) < 19 else ()) or (
-            name,
-        )
+        return (self._store.elements(int(name)) if _NUMBER.fullmatch(name) else ()) or (name,)
 
     # -- the write --
 
@@ -173,7 +180,7 @@ class Submissions:
         return writing
 
     def _written(self, prepared: Prepared, key: str | None, count: int, writing: Future[Submitted]) -> None:
-        """By the thread that writes, in the order of numbers."""
+        """As a rule by the thread that writes."""
         submitted = None if writing.cancelled() or writing.exception() is not None else writing.result()
         caller, at = prepared.caller.name, prepared.at
         if submitted is None or not submitted.fresh:
@@ -186,6 +193,8 @@ class Submissions:
             specs = [replace(prepared.spec, id=job_id) for job_id in submitted.ids]
             with self._lock:
                 self._new |= {spec.id: (time.monotonic(), _new_job(spec, at)) for spec in specs}
+                self._live[caller] += count
+                self._reserved[caller] -= count
             request = Request(submitted.seq, at, caller, "submit", {"ids": list(submitted.ids)})
             # What `prepare` knows of an array is its first element; the others are read from the store.
             self._controller.hand_over(request, specs if count == 1 else ())
@@ -205,17 +214,18 @@ class Submissions:
                 self._live = Counter(map(_TENANT, published.live.values()))
                 self._live.update(_TENANT(job) for _, job in self._new.values())
                 self._counted_at = now
-            if self._live[user] + count > self._most:
+            there = self._live[user] + self._reserved[user]
+            if there + count > self._most:
                 raise TooMany(
-                    f"you have {self._live[user]} jobs that have not ended, and {count} more would be above the limit "
+                    f"you have {there} jobs that have not ended, and {count} more would be above the limit "
                     f"of {self._most} for each user; wait until some have ended, or cancel some",
                     again_after_s=60.0,
                 )
-            self._live[user] += count
+            self._reserved[user] += count
 
     def _release(self, user: str, count: int) -> None:
         with self._lock:
-            self._live[user] -= count
+            self._reserved[user] -= count
 
     # -- after --
 

@@ -12,9 +12,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    Connection,
-)
+from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
@@ -28,7 +26,6 @@ Together = Callable[[Connection, Sequence[Item]], Sequence[T | FairleadError]]
 
 #: What is raised for a value that does not fit: text with a NUL, a number of more than 64 bits.
 _NOT_STORABLE = (DataError, UnicodeError, OverflowError)
-
 
 #: Operations that are committed together at most, so that none waits long for the others.
 LARGEST_GROUP = 256
@@ -92,7 +89,8 @@ class Writer:
             while len(batch) < LARGEST_GROUP and not self._tasks.empty():
                 batch.append(self._tasks.get())
             more, sharing = batch[-1] is not None, len(batch) > 1
-            if tasks := [task for task in batch if task is not None]:
+            # One that nobody wants any more must not be among them when they are told what became of them.
+            if tasks := [task for task in batch if task is not None and task.done.set_running_or_notify_cancel()]:
                 self._commit(tasks)
         self._disconnect()
 

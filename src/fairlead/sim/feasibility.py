@@ -10,6 +10,7 @@ from typing import Literal
 from fairlead.core.loop import Cadence, Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, JobSpec
+from fairlead.core.wording import counted
 from fairlead.sim.believed import BelievedTruth, Believer
 from fairlead.sim.forecast import USUAL, Effort, JobForecast, about, forecast
 
@@ -91,7 +92,7 @@ class _Case:
         """Why it cannot be done even in an empty cluster; empty if it can."""
         if self._spec.least > self._room:
             kind = " or ".join(self._spec.gpu_types) or "one type"
-            return f"it needs {self._spec.least} GPUs of {kind}, and there are {self._room}"
+            return f"it needs {counted(self._spec.least, 'GPU')} of {kind}, and there are {self._room}"
         if self.sizes():
             return ""
         quickest = min(self._alone, key=lambda count: self._alone[count][0])
@@ -134,6 +135,4 @@ class _Case:
         return f"the deadline is in {about(left_s)}" if left_s > 0.0 else f"the deadline was {about(-left_s)} ago"
 
     def gpus(self, count: int) -> str:
-        if count == 1:
-            return "1 GPU"
-        return f"all {count} GPUs" if count == self._room else f"{count} GPUs"
+        return f"all {count} GPUs" if count == self._room > 1 else counted(count, "GPU")

@@ -25,6 +25,7 @@ from fairlead.core.plan import changes, check, surviving
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import NOTHING, Allocation, Belief, Job, JobSpec, Node, Plan
+from fairlead.core.wording import are, counted
 from fairlead.sim.backend import SimBackend
 from fairlead.sim.believed import Basis, Believer, Role, room
 from fairlead.sim.oracle import SimStepOracle
@@ -443,7 +444,8 @@ class _Reasons:
             return "its length is unknown: give time_limit, or report progress"
         most = max((self._room.get(name, 0) for name in spec.gpu_types or self._room), default=0)
         if spec.least > most:
-            return f"it needs {spec.least} GPUs of {' or '.join(spec.gpu_types) or 'one type'}, and there are {most}"
+            kind = " or ".join(spec.gpu_types) or "one type"
+            return f"it needs {counted(spec.least, 'GPU')} of {kind}, and there {are(most)} {most}"
         ahead = [other for other, kind in self._endless.items() if not spec.gpu_types or kind in spec.gpu_types]
         if ahead and not course.held:
             return f"behind {_jobs(ahead)}, whose {'length is' if len(ahead) == 1 else 'lengths are'} unknown"

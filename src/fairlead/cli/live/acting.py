@@ -81,7 +81,10 @@ def release(client: Client, job_ids: tuple[str, ...], quiet: bool) -> None:
 @QUIET
 @talks
 def suspend(client: Client, job_ids: tuple[str, ...], quiet: bool) -> None:
-    """Take the GPUs from running jobs until they are resumed. They keep their progress."""
+    """Take the GPUs from running jobs until they are resumed.
+
+    One that uses fairlead.train keeps its progress; any other command is stopped, and started anew.
+    """
     _wish(client, job_ids, "suspend", "gives up its GPUs until it is resumed", quiet=quiet)
 
 

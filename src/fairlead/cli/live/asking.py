@@ -78,7 +78,7 @@ class BeforeDashes(click.Command):
             if _AFTER in ctx.meta or not words or Path(words[0]).is_file():
                 raise
             hint = f"A command comes after --, as in: {ctx.command_path} -- python train.py"
-            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from None
+            raise click.UsageError(f"{error.format_message().rstrip('.')}. {hint}", ctx) from None
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]

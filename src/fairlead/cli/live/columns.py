@@ -138,6 +138,21 @@ QUEUES: tuple[Column[Row], ...] = (
     Column("PENDING", lambda queue, _: _some(queue, "pending"), right=True),
 )
 
+
+def _flag(row: Row, key: str) -> str:
+    return NONE if row.get(key) is None else "yes" if row[key] else "no"
+
+
+QUEUES_WIDE: tuple[Column[Row], ...] = (
+    *QUEUES,
+    Column("PRIORITY", lambda queue, _: _some(queue, "priority"), right=True),
+    Column("MAX-GPUS", lambda queue, _: _some(queue, "max_gpus"), right=True),
+    Column("MAX-GPUS/USER", lambda queue, _: _some(queue, "max_gpus_per_user"), right=True),
+    Column("MAX-JOBS/USER", lambda queue, _: _some(queue, "max_jobs_per_user"), right=True),
+    Column("BORROWS", lambda queue, _: _flag(queue, "borrow")),
+    Column("LENDS", lambda queue, _: _flag(queue, "lend")),
+)
+
 USERS: tuple[Column[Row], ...] = (
     Column("NAME", lambda user, _: _some(user, "name")),
     Column("ROLE", lambda user, _: _some(user, "role")),

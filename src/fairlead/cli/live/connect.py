@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,8 @@ STATE = click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="The server's state directory.  [default: that of FAIRLEAD_URL and FAIRLEAD_TOKEN, or the user's own]",
+    help="The server's state directory.  [default: the server of FAIRLEAD_URL and FAIRLEAD_TOKEN, or $FAIRLEAD_STATE, "
+    "or the user's own]",
 )
 QUIET = click.option("-q", "--quiet", is_flag=True, help="Say nothing but the answer.")
 
@@ -35,6 +37,19 @@ def say(text: str) -> None:
     """To the person, on standard error."""
     with contextlib.suppress(OSError):
         click.echo(f"fairlead: {text}", err=True)
+
+
+def typed(words: str) -> str:
+    """A command to type next. It names the state directory if this one did, so that it finds the same server."""
+    context = click.get_current_context(silent=True)
+    state = None if context is None else context.params.get("state")
+    verb, _, rest = words.partition(" ")
+    return " ".join(filter(None, ("fairlead", verb, state_words(state), rest)))
+
+
+def state_words(state: Path | None) -> str:
+    """As they stand on a command line; empty if there is nothing to name."""
+    return "" if state is None else f"--state {shlex.quote(str(state))}"
 
 
 def connect(state: Path | None) -> Client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -65,5 +66,13 @@ def _moment(text: str) -> float:
     try:
         return now - parse_duration(text, field="--since")
     except InvalidJob:
-        at = deadline_at(text, now, field="--since")
-        return at if at <= now else at - 86400.0  # a time of day is the last one, not the next
+        pass
+    try:
+        at = math.inf if text.startswith("+") else deadline_at(text, now, field="--since")
+    except InvalidJob:
+        at = math.inf
+    if at == math.inf:
+        raise InvalidSpec(
+            f"--since is {text[:40]!r}; expected how long ago, such as 10m or 2h, or when, such as 18:00 or 2026-07-01"
+        )
+    return at if at <= now else at - 86400.0  # a time of day is the last one, not the next

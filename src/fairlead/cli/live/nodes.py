@@ -6,7 +6,7 @@ import time
 
 import click
 
-from fairlead.cli.live.columns import NODES, NODES_WIDE, QUEUES
+from fairlead.cli.live.columns import NODES, NODES_WIDE, QUEUES, QUEUES_WIDE
 from fairlead.cli.live.connect import QUIET, say, talks
 from fairlead.cli.live.showing import Form, list_options
 from fairlead.cli.live.watching import show_now_or_watch
@@ -27,8 +27,8 @@ def nodes(client: Client, output: str, no_headers: bool, quiet: bool, watch: boo
 @list_options
 @talks
 def queues(client: Client, output: str, no_headers: bool, quiet: bool, watch: bool) -> None:
-    """List the queues: what they may use, what they use, and what they are entitled to."""
-    form = Form("name" if quiet else output, not no_headers, QUEUES, QUEUES, name="name")
+    """List the queues: what they are guaranteed and entitled to, what they use, and who is in them."""
+    form = Form("name" if quiet else output, not no_headers, QUEUES, QUEUES_WIDE, name="name")
     show_now_or_watch(client.queues, form, watch=watch, empty="there are no queues")
 
 

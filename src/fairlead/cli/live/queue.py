@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fairlead.cli.live.columns import HISTORY, HISTORY_WIDE, QUEUE, QUEUE_WIDE
-from fairlead.cli.live.connect import say, talks
+from fairlead.cli.live.connect import say, talks, typed
 from fairlead.cli.live.showing import Form, list_options
 from fairlead.cli.live.watching import show_now_or_watch
 from fairlead.client.calls import Client
@@ -15,6 +15,9 @@ from fairlead.client.resources import STATES, Job
 
 _MINE = click.option("--mine", is_flag=True, help="Only your own.")
 _USER = click.option("-u", "--user", metavar="NAME", help="Only this user's.")
+
+#: Options of `queue` that leave jobs out.
+_FILTERS = ("states", "user", "mine", "queue_name", "labels", "name")
 
 
 @click.command()
@@ -43,7 +46,8 @@ def queue(client: Client, output: str, no_headers: bool, quiet: bool, watch: boo
     what each sample is worth. ETA is the time left, AGE the time since its submission.
     """
     form = Form("name" if quiet else output, not no_headers, QUEUE, QUEUE_WIDE)
-    empty = "no jobs; to submit one: fairlead submit -- python train.py"
+    filtered = any(options[name] for name in _FILTERS)
+    empty = "no jobs match" if filtered else f"no jobs; to submit one: {typed('submit -- python train.py')}"
     show_now_or_watch(lambda: _jobs(client, **options), form, watch=watch, empty=empty)
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fairlead.cli.live.columns import labels
 from fairlead.cli.live.completing import JOB_ID
-from fairlead.cli.live.connect import QUIET, talks
+from fairlead.cli.live.connect import QUIET, talks, typed
 from fairlead.cli.live.drawing import progress_of, state_of
 from fairlead.cli.live.showing import WATCH, console, look_of, output_option, print_data, print_lines
 from fairlead.cli.live.tables import Look
@@ -62,7 +62,7 @@ def sheet(job: Job, tries: Sequence[str], look: Look) -> Iterator[Text]:
         yield _row(title, content)
     for place, each in enumerate(tries):
         yield _row("attempts" if place == 0 else "", each)
-    yield _row("output", f"fairlead logs {clean(job['id'])}")
+    yield _row("output", typed(f"logs {clean(job['id'])}"))
 
 
 def _row(title: str, content: str | Text) -> Text:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fairlead.cli.live.asking import BeforeDashes, job_options, request_of
-from fairlead.cli.live.connect import QUIET, say, talks
+from fairlead.cli.live.connect import QUIET, say, talks, typed
 from fairlead.cli.live.logs import follow
 from fairlead.cli.live.outlook import answered
 from fairlead.cli.live.wait import wait_for_all
@@ -43,7 +43,7 @@ def submit(
     try:
         answer = client.submit(to_data(request, secrets=True), key=key or uuid.uuid4().hex, strict=strict)
     except KeyboardInterrupt:
-        say("interrupted; whether it was submitted says: fairlead queue --mine")
+        say(f"interrupted; whether it was submitted says: {typed('queue --mine')}")
         raise
     if not follows:
         for job_id in answer["ids"]:
@@ -63,6 +63,6 @@ def _tell(answer: Submitted, *, follows: bool) -> None:
     name = clean(jobs[0]["name"]) if jobs else ""
     what = f"job {ids[0]}" if len(ids) == 1 else f"{counted(len(ids), 'job')}, {ids[0]} to {ids[-1]}"
     said = f"submitted {what}{f' ({name})' if name else ''}"
-    say(said if follows else f"{said}; to see its output: fairlead logs -f {ids[0]}")
+    say(said if follows else f"{said}; to see its output: {typed(f'logs -f {ids[0]}')}")
     for sentence in answered(answer.get("answer"), time.time()):
         say(sentence)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from fairlead.cli.live.connect import INTERRUPTED, say
+from fairlead.cli.live.connect import INTERRUPTED, say, typed
 from fairlead.cli.live.showing import Form, console, look_of, show, table
 from fairlead.client.calls import Client
 from fairlead.client.errors import NotFound
@@ -87,5 +87,5 @@ def leaving_them_alone(job_ids: Sequence[str]) -> Iterator[None]:
     except KeyboardInterrupt:
         names = " ".join(job_ids)
         who, it = (f"job {names} goes", "it") if len(job_ids) == 1 else ("the jobs go", "them")
-        say(f"{who} on; to end {it}: fairlead cancel {names}")
+        say(f"{who} on; to end {it}: {typed(f'cancel {names}')}")
         sys.exit(INTERRUPTED)

@@ -10,6 +10,7 @@ from fairlead.policies.middleware.receipts import Receipt, receipt
 from fairlead.policies.middleware.shares import Entitlement, QueueEntitlement, entitlements
 from fairlead.policies.middleware.standard import standard
 from fairlead.policies.middleware.tenancy import Tenancy
+from fairlead.policies.middleware.unsaved import SpareUnsaved
 from fairlead.policies.middleware.window import Window
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Queue",
     "QueueEntitlement",
     "Receipt",
+    "SpareUnsaved",
     "Tenancy",
     "Window",
     "admit",

@@ -19,6 +19,7 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Plan, Reason
+from fairlead.core.wording import counted
 from fairlead.policies.middleware.imagining import imagined
 from fairlead.policies.middleware.wearing import pass_on
 from fairlead.policies.reasons import Reasons
@@ -99,7 +100,7 @@ def _where(view: Snapshot, job: Job, closing: set[str]) -> tuple[str, float]:
 
 def _leaves(view: Snapshot, job: Job, closing: set[str], planned: Allocation, why: Reason) -> Reason:
     nodes, left_s = _where(view, job, closing)
-    fate = f"goes on with {planned.total} GPUs: {planned}" if planned else f"waits: {why.text}"
+    fate = f"goes on with {counted(planned.total, 'GPU')}: {planned}" if planned else f"waits: {why.text}"
     text = f"leaves node {nodes}, which has to be empty {_soon(left_s)}; it {fate}"
     return Reason(DRAIN, text, {**why.numbers, "gpus": planned.total, "left_s": left_s})
 

@@ -20,6 +20,7 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Phase, Plan, Reason
+from fairlead.core.wording import counted
 from fairlead.policies.middleware.imagining import carried_out
 from fairlead.policies.middleware.minimum import safe_until
 from fairlead.policies.middleware.wearing import pass_on, twin
@@ -182,7 +183,7 @@ def _exchanged(allocation: Allocation, exchange: _Exchange) -> Allocation:
 def _spared(view: Snapshot, job: Job, other: Job) -> Reason:
     own, theirs = loss_gpu_s(job, view.now), loss_gpu_s(other, view.now)
     text = (
-        f"keeps {job.allocation.total} GPUs: job {other.id}, which is like it, is stopped instead and loses "
+        f"keeps {counted(job.allocation.total, 'GPU')}: job {other.id}, which is like it, is stopped instead and loses "
         f"{theirs:.0f} GPU-s where it would lose {own:.0f}"
     )
     return Reason(LEAST_LOSS, text, {"gpus": job.allocation.total, "loss_gpu_s": own, "other_loss_gpu_s": theirs})
@@ -191,7 +192,7 @@ def _spared(view: Snapshot, job: Job, other: Job) -> Reason:
 def _stopped(view: Snapshot, job: Job, other: Job) -> Reason:
     own, theirs = loss_gpu_s(job, view.now), loss_gpu_s(other, view.now)
     text = (
-        f"gives its {job.allocation.total} GPUs up in place of job {other.id}, which is like it and would lose "
-        f"{theirs:.0f} GPU-s where this one loses {own:.0f}"
+        f"gives its {counted(job.allocation.total, 'GPU')} up in place of job {other.id}, which is like it and would "
+        f"lose {theirs:.0f} GPU-s where this one loses {own:.0f}"
     )
     return Reason(LEAST_LOSS, text, {"gpus": 0, "loss_gpu_s": own, "other_loss_gpu_s": theirs})

@@ -15,6 +15,7 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Phase, Plan, Reason
+from fairlead.core.wording import counted
 from fairlead.policies.middleware.keeping import put_back
 from fairlead.policies.middleware.telling import OWNER_WAITS_S, QUOTA
 from fairlead.policies.middleware.wearing import pass_on
@@ -88,13 +89,15 @@ def _is_disturbed(job: Job, planned: Allocation) -> bool:
 
 def _waits(view: Snapshot, other: str, until: float) -> Reason:
     gpus, user = view.allocations[other].total, view.jobs[other].spec.tenant
-    text = f"waits for up to {until - view.now:.0f} s: job {other} of {user} has just begun, and keeps its {gpus} GPUs"
+    keeps = f"job {other} of {user} has just begun, and keeps its {counted(gpus, 'GPU')}"
+    text = f"waits for up to {until - view.now:.0f} s: {keeps}"
     return Reason(MINIMUM_RUN, text, {"gpus": gpus, "wait_s": until - view.now})
 
 
 def _stays(view: Snapshot, allocation: Allocation, until: float | None) -> Reason:
+    gpus = counted(allocation.total, "GPU")
     if until is None:
-        text = f"has {allocation.total} GPUs: those it was to get stay for now with a job that has just begun"
+        text = f"has {gpus}: those it was to get stay for now with a job that has just begun"
         return Reason("placed", text, {"gpus": allocation.total})
-    text = f"keeps {allocation.total} GPUs for at least {until - view.now:.0f} s: it has just begun or changed its GPUs"
+    text = f"keeps {gpus} for at least {until - view.now:.0f} s: it has just begun or changed its GPUs"
     return Reason("placed", text, {"gpus": allocation.total, "safe_s": until - view.now})

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Plan, Reason
+from fairlead.core.wording import are, counted
 from fairlead.policies.middleware.closing import Closed
 from fairlead.policies.middleware.keeping import put_back
 from fairlead.policies.middleware.wearing import pass_on
@@ -91,7 +92,8 @@ def _waits(job: Job, waits: Mapping[str, str]) -> Reason:
 
 
 def _has_less(got: Allocation) -> Reason:
-    text = f"has {got.total} GPUs: others that it was to get are used by processes that Fairlead did not start"
+    has = f"has {counted(got.total, 'GPU')}"
+    text = f"{has}: others that it was to get are used by processes that Fairlead did not start"
     return Reason("placed", text, {"gpus": got.total})
 
 
@@ -101,6 +103,5 @@ def _told(view: Snapshot, closed: Closed, job: Job, reason: Reason) -> Reason:
     lacking = closed.count(node for node in view.nodes.values() if not types or node.gpu_type in types)
     text = closed.text(reason.text)
     if lacking:
-        verb = "GPU is" if lacking == 1 else "GPUs are"
-        text += f"; {lacking} {verb} used by processes that Fairlead did not start"
+        text += f"; {counted(lacking, 'GPU')} {are(lacking)} used by processes that Fairlead did not start"
     return Reason(reason.code, text, {**reason.numbers, "outside": lacking} if lacking else reason.numbers)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Plan, Reason
+from fairlead.core.wording import counted
 from fairlead.policies.middleware.imagining import imagined
 from fairlead.policies.middleware.wearing import pass_on
 from fairlead.policies.reasons import Reasons
@@ -47,7 +48,9 @@ class ByPriority:
             if job.id not in outranked:
                 return plan.reasons[job.id]
             others, above = outranked[job.id], job.spec.priority
-            text = f"waits: {others} jobs have a higher priority than its {above}, and need all GPUs there are"
+            have, need = ("has", "needs") if others == 1 else ("have", "need")
+            first = f"{counted(others, 'job')} {have} a higher priority than its {above}"
+            text = f"waits: {first}, and {need} all GPUs there are"
             return Reason(PRIORITY, text, {"priority": above, "above": others})
 
         return replace(plan, reasons=Reasons(view, explain))

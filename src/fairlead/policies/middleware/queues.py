@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import JobSpec
+from fairlead.core.wording import counted
 
 #: The queue of a job that names none, and of one that names a queue which is not there any more.
 DEFAULT = "default"
@@ -100,11 +101,11 @@ def _beyond_the_cluster(view: Snapshot, spec: JobSpec) -> str | None:
         return None
     there = ", ".join(f"{count} x {name}" for name, count in gpus.items()) or "no GPUs"
     kind = f" of type {' or '.join(spec.gpu_types)}" if spec.gpu_types else " of one type"
-    return f"it needs at least {spec.least} GPUs{kind}, and the cluster has {there}"
+    return f"it needs at least {counted(spec.least, 'GPU')}{kind}, and the cluster has {there}"
 
 
 def _beyond_the_queue(view: Snapshot, spec: JobSpec, queue: Queue, queues: Iterable[Queue]) -> str | None:
-    needs = f"it needs at least {spec.least} GPUs, and"
+    needs = f"it needs at least {counted(spec.least, 'GPU')}, and"
     if queue.limit is not None and spec.least > queue.limit:
         why = "" if queue.borrow else ", its quota, and does not borrow"
         return f"{needs} queue {queue.name} may have {queue.limit} at once{why}"

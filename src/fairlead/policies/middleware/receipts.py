@@ -27,6 +27,11 @@ class Receipt:
     restart_s: float | None
     saved_at: float | None
 
+    @property
+    def is_due(self) -> bool:
+        """Did others take something from it? One that is restarted elsewhere, or with more GPUs, was not preempted."""
+        return self.gpus_after < self.gpus_before
+
     def to_dict(self, *, resized: bool = False) -> dict[str, Any]:
         """For JSON. `resized`: it went on with fewer GPUs, or was suspended, and so has lost no work."""
         return {

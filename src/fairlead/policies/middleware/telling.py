@@ -9,6 +9,7 @@ import numpy as np
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Plan, Reason
+from fairlead.core.wording import are, counted
 from fairlead.policies.middleware.bounding import Bounds
 from fairlead.policies.middleware.claims import NO_LIMIT, Claims
 from fairlead.policies.middleware.judging import Verdict
@@ -49,9 +50,10 @@ class Outcome:
 
 
 def reasons(view: Snapshot, outcome: Outcome) -> Mapping[str, Reason]:
-    """Of every job: ours, where tenancy changed something for it, or else the inner policy's."""
+    """Of every job: ours, where tenancy changed something for it or kept it out, or else the inner policy's."""
     within = outcome.within
-    if outcome.bounds is None and not outcome.guarded and outcome.planned is within.allocations:
+    ruled = any(queue.is_limited or queue.quota for queue in outcome.found.queues)
+    if not ruled and outcome.bounds is None and not outcome.guarded and outcome.planned is within.allocations:
         return within.reasons
     used: list[Ints] = []  # by user, once somebody asks
 
@@ -64,11 +66,13 @@ def reasons(view: Snapshot, outcome: Outcome) -> Mapping[str, Reason]:
             for allocations in (outcome.planned, within.allocations, outcome.proposed)
         )
         most = NO_LIMIT if outcome.bounds is None else int(outcome.bounds.most_J[place])
-        as_proposed = most > 0 and (got >= proposed or most == NO_LIMIT)
-        if got == before and as_proposed:
+        as_proposed = got == before and most > 0 and (got >= proposed or most == NO_LIMIT)
+        if as_proposed and (got or not ruled):
             return within.reasons[job.id]
         if not used:
             used.append(outcome.found.by_user(outcome.found.planned(Plan(outcome.planned))))
+        if as_proposed:
+            return _kept_out(outcome, place, used[0]) or within.reasons[job.id]
         return (
             _more(outcome, place, got, before, used[0]) if got > before else _less(view, outcome, place, got, used[0])
         )
@@ -79,8 +83,8 @@ def reasons(view: Snapshot, outcome: Outcome) -> Mapping[str, Reason]:
 def _guarded(outcome: Outcome, job: Job) -> Reason:
     queue, there = job.spec.queue, outcome.guarded[job.id]
     text = (
-        f"needs {job.spec.gpus} GPUs that need never be given back, since it must not be preempted; of those that are "
-        f"guaranteed to queue {queue} or to nobody, {there} are left"
+        f"needs {counted(job.spec.gpus, 'GPU')} that need never be given back, since it must not be preempted; of "
+        f"those that are guaranteed to queue {queue} or to nobody, {there} {are(there)} left"
     )
     return Reason(QUOTA, text, {"needs": job.spec.gpus, "guaranteed": there})
 
@@ -88,12 +92,38 @@ def _guarded(outcome: Outcome, job: Job) -> Reason:
 def _more(outcome: Outcome, place: int, got: int, before: int, used_U: Ints) -> Reason:
     """Why it has more than the inner policy gave it."""
     found, user = outcome.found, int(outcome.found.user_J[place])
-    verb = "keeps" if found.held_J[place] else "gets"
+    verb = f"{'keeps' if found.held_J[place] else 'gets'} {counted(got, 'GPU')}"
     beyond = min(got - before, int(used_U[user] - outcome.verdict.entitled_U[user]))
     if beyond <= 0:
-        return Reason("placed", f"{verb} {_gpus(got)}, of which nobody else takes {got - before}", {"gpus": got})
-    text = f"{verb} {_gpus(got)}, {beyond} of them beyond its user's share, while nobody else takes them"
+        return Reason("placed", f"{verb}, of which nobody else takes {got - before}", {"gpus": got})
+    text = f"{verb}, {beyond} of them beyond its user's share, while nobody else takes them"
     return Reason(LENT, text, {"gpus": got, "lent": beyond})
+
+
+def _kept_out(outcome: Outcome, place: int, used_U: Ints) -> Reason | None:
+    """Why it could not begin whatever the inner policy proposed, which did not propose it: a limit, or others' quotas.
+
+    None if it is only the inner policy that lets it wait.
+    """
+    found, verdict, used_Q = outcome.found, outcome.verdict, outcome.found.by_queue(used_U)
+    user, least = int(found.user_J[place]), int(found.least_J[place])
+    q = int(found.queue_U[user])
+    has, entitled = int(used_U[user]), int(verdict.entitled_U[user])
+    if found.want_J[place] == 0:
+        return None
+    numbers: dict[str, float] = {"needs": least, "gpus": 0, "entitled": entitled, "used": has}
+    if (limit := _limit(outcome, place, has, int(used_Q[q]))) is not None:
+        code, allowed, text = limit
+        return Reason(code, f"waits: {text}", {**numbers, "limit": allowed})
+    owners = [k for k in range(len(found.queues)) if k != q and _guarantee(found, k) > 0]
+    if not owners or has + least <= entitled or used_Q[q] + least <= verdict.entitled_Q[q]:
+        return None
+    named = " and ".join(
+        f"{counted(_guarantee(found, k), 'GPU')} {are(_guarantee(found, k))} guaranteed to queue {found.queues[k].name}"
+        for k in owners[:_NAMED]
+    )
+    share = f"{_share(found.queues[q].name, found.users[user])} {entitled}, and has {has}"
+    return Reason(QUOTA, f"waits: {named}; {share}; {_others(found, user, used_U)}", numbers)
 
 
 def _less(view: Snapshot, outcome: Outcome, place: int, got: int, used_U: Ints) -> Reason:
@@ -112,7 +142,7 @@ def _less(view: Snapshot, outcome: Outcome, place: int, got: int, used_U: Ints) 
         "queue_used": int(used_Q[q]),
     }
     numbers |= {} if queue.quota is None else {"quota": queue.quota}
-    fate = f"has {_gpus(got)}" if got else "waits"
+    fate = f"has {counted(got, 'GPU')}" if got else "waits"
     limit = _limit(outcome, place, has, int(used_Q[q]))
     if limit is not None:
         code, allowed, text = limit
@@ -140,22 +170,27 @@ def _limit(outcome: Outcome, place: int, has: int, queue_has: int) -> tuple[str,
     needs = 1 if runs else job.spec.least
     running = sum(found.user_J[found.row[job_id]] == user for job_id in outcome.planned)
     if queue.max_jobs_per_user is not None and not runs and running >= queue.max_jobs_per_user:
-        text = f"user {name} has {running} jobs running, and may have {queue.max_jobs_per_user} in queue {queue.name}"
+        runs_now = f"user {name} has {counted(running, 'job')} running"
+        text = f"{runs_now}, and may have {queue.max_jobs_per_user} in queue {queue.name}"
         return USER_LIMIT, queue.max_jobs_per_user, text
     if queue.max_gpus_per_user is not None and has + needs > queue.max_gpus_per_user:
-        text = f"user {name} has {_gpus(has)}, and may have {queue.max_gpus_per_user} in queue {queue.name}"
+        text = f"user {name} has {counted(has, 'GPU')}, and may have {queue.max_gpus_per_user} in queue {queue.name}"
         return USER_LIMIT, queue.max_gpus_per_user, text
     if queue.limit is not None and queue_has + needs > queue.limit:
         why = "" if queue.borrow else " (it does not borrow)"
-        return QUEUE_LIMIT, queue.limit, f"queue {queue.name} has {_gpus(queue_has)}, and may have {queue.limit}{why}"
+        text = f"queue {queue.name} has {counted(queue_has, 'GPU')}, and may have {queue.limit}{why}"
+        return QUEUE_LIMIT, queue.limit, text
     return None
 
 
 def _owed(outcome: Outcome, queue: int) -> int:
     """GPUs of its quota that a queue has work for, or keeps to itself, and that the proposal left it without."""
-    found, used = outcome.found, int(outcome.verdict.used_Q[queue])
-    due = int(found.guaranteed_Q[queue]) if found.queues[queue].lend else found.queues[queue].guarantee
-    return max(0, due - used)
+    return max(0, _guarantee(outcome.found, queue) - int(outcome.verdict.used_Q[queue]))
+
+
+def _guarantee(found: Claims, queue: int) -> int:
+    """GPUs of its quota that a queue has work for, or keeps to itself."""
+    return int(found.guaranteed_Q[queue]) if found.queues[queue].lend else found.queues[queue].guarantee
 
 
 def _waited_s(view: Snapshot, found: Claims, queue: int) -> float:
@@ -177,7 +212,3 @@ def _others(found: Claims, user: int, used_U: Ints) -> str:
     ]
     rest = int(used_U[order[_NAMED:]].sum())
     return ", ".join(named) + (f", others {rest}" if rest else "")
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' * (count != 1)}"

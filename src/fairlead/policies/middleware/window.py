@@ -18,6 +18,7 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Columns, Snapshot
 from fairlead.core.types import Job, Plan, Reason
+from fairlead.core.wording import are, counted
 from fairlead.policies.middleware.imagining import narrowed
 from fairlead.policies.middleware.wearing import pass_on
 from fairlead.policies.reasons import Reasons
@@ -61,7 +62,8 @@ class Window:
             place = place_of()[job.id]
             if place < self.most:
                 return plan.reasons[job.id]
-            text = f"waits: {place} jobs are before it, taking turns by user; the first {self.most} are looked at"
+            ahead = f"{counted(place, 'job')} {are(place)} before it"
+            text = f"waits: {ahead}, taking turns by user; the first {self.most} are looked at"
             return Reason(QUEUE, text, {"ahead": place, "window": self.most})
 
         return replace(plan, reasons=Reasons(view, explain))

@@ -16,6 +16,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.jobfile import schema
 from fairlead.server.api import cluster, jobs, logs, models, pages, problems, submit, users
 from fairlead.server.api.gate import OPEN, PUBLIC, Gate
+from fairlead.server.api.limits import Buckets
 from fairlead.server.api.settings import Settings
 from fairlead.server.api.streams import Streams
 from fairlead.server.metrics import Metrics
@@ -42,6 +43,7 @@ def make_app(service: Service, settings: Settings | None = None, *, metrics: Met
     app = FastAPI(title="Fairlead", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service, app.state.settings = service, settings
     app.state.metrics, app.state.streams = metrics, streams
+    app.state.elements = Buckets(settings.elements_per_s, settings.elements_burst)
     app.state.static = pages.load_static(settings.static)
     for kind in (FairleadError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, problems.told)

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Path
 from starlette.requests import Request
 
+from fairlead.server.api.limits import Buckets
 from fairlead.server.api.settings import Settings
 from fairlead.server.api.streams import Streams
 from fairlead.server.auth import Caller
@@ -39,11 +40,18 @@ async def _metrics(request: Request) -> Metrics:
     return metrics
 
 
+async def _elements(request: Request) -> Buckets:
+    elements: Buckets = request.app.state.elements
+    return elements
+
+
 Asker = Annotated[Caller, Depends(_caller)]
 TheService = Annotated[Service, Depends(_service)]
 TheSettings = Annotated[Settings, Depends(_settings)]
 TheStreams = Annotated[Streams, Depends(_streams)]
 TheMetrics = Annotated[Metrics, Depends(_metrics)]
+#: How many jobs of arrays each user may have changed.
+Elements = Annotated[Buckets, Depends(_elements)]
 
 JobId = Annotated[str, Path(description="The id of a job: 12, or 12.3 for element 3 of an array.", max_length=64)]
 ArrayNumber = Annotated[

@@ -118,13 +118,12 @@ class Gate:
             await self._refresh()
         authorization = headers.get("authorization")
         if authorization is not None:
-            scheme, _, token = authorization.partition(" ")
-            if scheme.lower() != "bearer" or not token.strip():
+            if not (token := _bearer(authorization)):
                 return None
-            caller = self._auth.by_token(token.strip())
+            caller = self._auth.by_token(token)
             if caller is None and self._auth.wants_refresh(missed=True):
                 await self._refresh()
-                caller = self._auth.by_token(token.strip())
+                caller = self._auth.by_token(token)
             return caller
         cookie = self.cookie(headers)
         return None if cookie is None else self._auth.by_session(cookie)
@@ -151,7 +150,10 @@ class Gate:
             retry = {"Retry-After": str(math.ceil(wait_s))}
             return Refused(problem(429, "too many failed attempts from this address; wait", path=path, headers=retry))
         challenge = {"WWW-Authenticate": 'Bearer realm="fairlead"'}
-        detail = "say who you are: send the header `Authorization: Bearer TOKEN`, or log in at /"
+        if _bearer(Headers(scope=scope).get("authorization", "")):
+            detail = "this token is not known here; it may be another server's, or have been taken away"
+        else:
+            detail = "say who you are: send the header `Authorization: Bearer TOKEN`, or log in at /"
         return Refused(problem(401, detail, path=path, headers=challenge))
 
     def _count(self, name: str, path: str) -> None:
@@ -193,6 +195,12 @@ class Gate:
     def _too_large(self, scope: Scope) -> Refused:
         detail = f"the body is larger than {self._settings.largest_body_bytes} bytes; a job file is a page of text"
         return Refused(problem(413, detail, path=scope["path"], headers={"Connection": "close"}))
+
+
+def _bearer(authorization: str) -> str:
+    """The token in a header; empty if there is none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -12,12 +12,15 @@ from starlette.responses import Response
 
 from fairlead.server import listing
 from fairlead.server.api import models
-from fairlead.server.api.asked import ArrayNumber, Asker, JobId, TheService
+from fairlead.server.api.asked import ArrayNumber, Asker, Elements, JobId, TheService
+from fairlead.server.api.limits import Buckets
 from fairlead.server.api.problems import Json
 from fairlead.server.api.soon import NotSoon, soon
-from fairlead.server.auth import Sight
+from fairlead.server.asking import TooMany
+from fairlead.server.auth import Caller, Sight
 from fairlead.server.outlook import forecast_resource
 from fairlead.server.resources import State
+from fairlead.server.service import Service
 
 router = APIRouter(prefix="/api/v1", tags=["jobs"])
 
@@ -160,8 +163,11 @@ async def wish_for_job(
 
 
 @router.patch("/arrays/{number}", status_code=202, response_model=models.Array)
-async def change_array(number: ArrayNumber, change: models.Priority, caller: Asker, service: TheService) -> Response:
+async def change_array(
+    number: ArrayNumber, change: models.Priority, caller: Asker, service: TheService, elements: Elements
+) -> Response:
     """Give all jobs of an array that have not ended another priority."""
+    await _charge(elements, caller, number, service)
     told = await run_in_threadpool(service.wish_for_array, caller, number, "priority", priority=change.priority)
     return Json(told, status_code=202)
 
@@ -172,11 +178,20 @@ async def wish_for_array(
     wish: Wish,
     caller: Asker,
     service: TheService,
+    elements: Elements,
     body: models.Cancellation | None = None,
 ) -> Response:
     """Cancel, hold, release, suspend or resume all its jobs that have not ended; the answer names them."""
     more = _more(wish, body)
+    await _charge(elements, caller, number, service)
     return Json(await run_in_threadpool(service.wish_for_array, caller, number, wish.value, **more), status_code=202)
+
+
+async def _charge(elements: Buckets, caller: Caller, number: str, service: Service) -> None:
+    """One request about ten thousand jobs is work for ten thousand."""
+    count = len((await run_in_threadpool(service.array, caller, number))["ids"])
+    if wait_s := elements.take(caller.name, count):
+        raise TooMany("you ask this of too many jobs in a short time; wait", again_after_s=wait_s)
 
 
 def _more(wish: Wish, body: models.Cancellation | None) -> dict[str, Any]:

@@ -16,12 +16,12 @@ class Buckets:
         self._rate_per_s, self._burst, self._clock = rate_per_s, float(burst), clock
         self._left: dict[str, tuple[float, float]] = {}  # key -> (tokens, as of)
 
-    def take(self, key: str) -> float:
+    def take(self, key: str, count: float = 1.0) -> float:
         """0 if it may; otherwise the seconds after which it may."""
         now, left = self._clock(), self._now(key)
-        if left < 1.0:
-            return (1.0 - left) / self._rate_per_s
-        self._left[key] = (left - 1.0, now)
+        if left < count:
+            return (count - left) / self._rate_per_s
+        self._left[key] = (left - count, now)
         if len(self._left) > _MOST:
             self._forget()
         return 0.0

@@ -13,7 +13,6 @@ from starlette.responses import Response, StreamingResponse
 from fairlead.core.errors import InvalidSpec
 from fairlead.jobfile import parse_duration
 from fairlead.server.api.asked import Asker, JobId, TheService, TheStreams
-from fairlead.server.auth import Sight
 from fairlead.server.logs import MOST_TAIL, Follower, Wanted
 
 router = APIRouter(prefix="/api/v1/jobs/{job_id}/logs", tags=["logs"])
@@ -88,7 +87,7 @@ async def follow_logs(
     """Lines as they are written: events `line`, and `end` when the job has ended."""
     wanted = _wanted(rank, attempt, tail, since, service.terms.clock())
     follower = Follower.at(last_event_id, wanted) if last_event_id else Follower(wanted)
-    await run_in_threadpool(service.find, caller, job_id, least=Sight.ALL)
+    await run_in_threadpool(service.check_logs, caller, job_id, wanted, growing=True)
     streams.check_room(caller)
     return event_stream(streams.lines(caller, job_id, follower))
 

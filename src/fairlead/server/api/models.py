@@ -43,7 +43,10 @@ class Drain(_In):
 class NewUser(_In):
     """Somebody who is to get a token."""
 
-    name: str = Field(pattern=f"^{NAME}$", description="What their jobs are listed under.")
+    # The pattern is for the document: whoever adds the user says in words what a name is.
+    name: str = Field(
+        max_length=200, json_schema_extra={"pattern": f"^{NAME}$"}, description="What their jobs are listed under."
+    )
     # Strings are what JSON has, and strict would refuse to make a role of one.
     role: Role = Field(default=Role.USER, strict=False)
 

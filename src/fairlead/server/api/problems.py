@@ -17,6 +17,7 @@ from starlette.responses import Response
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
 from fairlead.jobfile import InvalidJob
 from fairlead.server.asking import Ended, Forbidden, NotFound, TooMany, Unavailable
+from fairlead.server.database import is_disk_full
 from fairlead.server.store import Conflict
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ async def told(request: Request, error: Exception) -> Response:
         raise error
     if isinstance(error, BackendError):  # it says where the database is, which is nobody's business
         log.error("%s %s cannot be answered: %s", request.method, path, error)
-        why = "its disk is full" if "disk is full" in str(error) else "the server's log says why"
+        why = "its disk is full" if is_disk_full(error) else "the server's log says why"
         return problem(status, f"the database cannot be used now ({why}); try again in a while", path=path)
     return problem(status, str(error), path=path, headers=retry)
 

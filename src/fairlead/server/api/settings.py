@@ -26,6 +26,9 @@ class Settings:
     #: Requests of each user: so many a second, and so many at once.
     requests_per_s: float = 300.0
     requests_burst: int = 600
+    #: Jobs that a user's wishes for whole arrays may be about. The largest array is half of what is possible at once.
+    elements_per_s: float = 200.0
+    elements_burst: int = 20_000
     #: Failed attempts to say who one is, from each address.
     failures_per_s: float = 0.5
     failures_burst: int = 20

@@ -24,6 +24,7 @@ from fairlead.server.api import models
 from fairlead.server.api.asked import Asker, TheService
 from fairlead.server.api.problems import Json, problem
 from fairlead.server.api.soon import NotSoon, soon
+from fairlead.server.asking import TooMany
 from fairlead.server.auth import Caller
 from fairlead.server.outlook import answer_resource, forecast_resource
 from fairlead.server.resources import document_of
@@ -91,18 +92,33 @@ async def submit_job(request: Request) -> Response:
     quick = kind == "json" and len(body) <= SMALL
     job = await _do(quick, read_request, body, kind)
     quick = quick and not job.depends_on and not job.array
-    submitted = None if key is None else service.repeated(caller, job, key)
-    answer = None
+    submitted, answer = None if key is None else service.repeated(caller, job, key), None
     if submitted is None:
-        prepared = await _do(quick, service.prepare, caller, job)
-        if prepared.asks_for_an_answer:
-            answer = await _answer(service, prepared)
-            if strict and answer["verdict"] in _NOT_AS_IT_IS:
-                detail = f"nothing was submitted: {answer['why']}"
-                return problem(422, detail, path=request.url.path, answer=answer)
-        submitted = await asyncio.wrap_future(await _do(quick, service.submit, prepared, key=key))
+        try:
+            prepared = await _do(quick, service.prepare, caller, job)
+            answer = await _answer(service, prepared) if prepared.asks_for_an_answer else None
+            if strict and answer is not None and answer["verdict"] in _NOT_AS_IT_IS:
+                raise _Infeasible(answer)
+            submitted = await asyncio.wrap_future(await _do(quick, service.submit, prepared, key=key))
+        except (InvalidJob, TooMany, _Infeasible) as refusal:
+            # What is refused now may have been taken in before: the same key is the same submission.
+            submitted = None if key is None else await run_in_threadpool(service.repeated_long_ago, caller, job, key)
+            if submitted is None and isinstance(refusal, _Infeasible):
+                detail = f"nothing was submitted: {refusal.answer['why']}"
+                return problem(422, detail, path=request.url.path, answer=refusal.answer)
+            if submitted is None:
+                raise
+            answer = None
     done = await _do(quick and submitted.fresh, service.submission, submitted)
     return Json({**done, "answer": answer}, status_code=201 if submitted.fresh else 200)
+
+
+class _Infeasible(Exception):
+    """Somebody wants it only if it meets its deadline and budget."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        super().__init__(answer["why"])
+        self.answer = answer
 
 
 async def _do(quick: bool, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
