@@ -56,6 +56,7 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def test_ctrl_c_ends_the_waiting_and_not_the_job(live: Live) -> None:
     job_id = live.submit()
+    live.controller.runs(job_id)
     live.plane.write_log(job_id, b"hello\n")
     process = start(live, "logs", "-f", job_id)
     assert process.stdout is not None
