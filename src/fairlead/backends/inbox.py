@@ -33,7 +33,7 @@ class Clock:
 
 
 #: Times as long as it was busy that a loop rests, and the longest that it does.
-REST, LONGEST_REST_S = 2.0, 1.0
+REST, LONGEST_REST_S = 4.0, 1.0
 
 #: A key, and how far its source was read.
 Mark = tuple[str, str]

@@ -16,7 +16,7 @@ REST = 2.0
 
 
 def gently(items: Iterable[T], *, at_a_time: int) -> Iterator[T]:
-    """The items, with a rest after every few of them. For a thread that nobody waits for."""
+    """The items, with a rest after every few of them. For a thread that nobody is in a hurry for."""
     began = time.monotonic()
     for place, item in enumerate(items, 1):
         yield item

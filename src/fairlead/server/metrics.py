@@ -7,6 +7,7 @@ Counters begin at 0 with each process, as Prometheus expects.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -41,8 +42,10 @@ from fairlead.server.service import Service
 
 log = logging.getLogger(__name__)
 
+#: Times as long as a look at all jobs took that it is told again.
+KEPT_TIMES = 20.0
 #: Seconds that one look may spend on reasons, and how many codes are told apart.
-_PATIENCE_S = 1.0
+_PATIENCE_S = 0.3
 _MOST_CODES = 50
 #: Records of the journal that one look takes in. The rest is for the next.
 _MOST_RECORDS = 50_000
@@ -217,15 +220,23 @@ class Tally:
 
 
 class _Now(Collector):
-    """What is, at the moment of the look."""
+    """What is, at the moment of the look. The longer a look took, the longer it is told."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._seen: list[GaugeMetricFamily] = []
+        self._until = -math.inf
 
     def describe(self) -> list[GaugeMetricFamily]:
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        if (began := time.monotonic()) >= self._until:
+            self._seen = list(self._look())
+            self._until = time.monotonic() + KEPT_TIMES * (time.monotonic() - began)
+        yield from self._seen
+
+    def _look(self) -> Iterator[GaugeMetricFamily]:
         published = self._service.published
         info = GaugeMetricFamily("fairlead_info", "Always 1; the labels tell.", labels=("version", "policy"))
         info.add_metric((__version__, self._service.terms.policy), 1.0)

@@ -24,6 +24,7 @@ from fairlead.policies.middleware.queues import Queue, all_queues
 from fairlead.server import listing, logs, reasons, story
 from fairlead.server.asking import Controller, Ended, Forbidden, NotFound, Unavailable
 from fairlead.server.auth import Auth, Caller, Role, Sight
+from fairlead.server.gently import gently
 from fairlead.server.notes import ASKED, note_sentence
 from fairlead.server.outlook import Outlook, Rules
 from fairlead.server.published import Published
@@ -315,7 +316,8 @@ class Service:
         """Live jobs by (queue, state); counted once for each moment that is asked for."""
         with self._lock:
             if self._counted is None or self._counted[0] is not published:
-                counts = Counter((j.spec.queue, state_of(j, published.now).value) for j in published.live.values())
+                jobs = gently(published.live.values(), at_a_time=200)
+                counts = Counter((job.spec.queue, state_of(job, published.now).value) for job in jobs)
                 self._counted = (published, counts)
             return self._counted[1]
 
