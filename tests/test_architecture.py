@@ -12,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -402,14 +402,16 @@ def test_what_says_nothing_is_seen() -> None:
 def options_without_words(cls: type) -> list[str]:
     """Options of a policy without a `#:` comment above, or a policy without a docstring of its own."""
     missing = [] if cls.__dict__.get("__doc__", "").strip() else [f"{cls.__name__} has no docstring"]
-    lines = textwrap.dedent(inspect.getsource(cls)).splitlines()
-    (definition,) = ast.parse("\n".join(lines)).body
-    assert isinstance(definition, ast.ClassDef)
-    above = {
-        node.target.id: lines[node.lineno - 2].strip()
-        for node in definition.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
+    above: dict[str, str] = {}
+    for base in filter(is_dataclass, reversed(cls.__mro__)):
+        lines = textwrap.dedent(inspect.getsource(base)).splitlines()
+        (definition,) = ast.parse("\n".join(lines)).body
+        assert isinstance(definition, ast.ClassDef)
+        above |= {
+            node.target.id: lines[node.lineno - 2].strip()
+            for node in definition.body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        }
     for option in fields(cls):
         if option.init and not above.get(option.name, "").startswith("#:"):
             missing.append(f"{cls.__name__}.{option.name} has no `#:` comment above it")

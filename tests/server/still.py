@@ -33,10 +33,11 @@ from fairlead.core.messages import (
     Stop,
 )
 from fairlead.core.types import Job, JobSpec, Node, Phase
+from fairlead.jobfile import JobRequest, request_from
 from fairlead.plugins import make_policy
 from fairlead.policies.middleware.queues import Queue
 from fairlead.server.api import Settings, make_app
-from fairlead.server.auth import Auth, Role
+from fairlead.server.auth import Auth, Caller, Role
 from fairlead.server.journal import SqlJournal
 from fairlead.server.outlook import Rules
 from fairlead.server.published import Published
@@ -281,3 +282,20 @@ class StillPlane:
         if entry not in files:
             files.append(entry)
         return path
+
+
+ANN, BOB = Caller("ann", Role.USER), Caller("bob", Role.USER)
+ROOT, EVE = Caller("root", Role.ADMIN), Caller("eve", Role.VIEWER)
+
+
+def request(**fields: Any) -> JobRequest:
+    return request_from({"run": "python train.py", **fields})
+
+
+def submit(plane: StillPlane, caller: Caller = ANN, key: str | None = None, **fields: Any) -> list[str]:
+    prepared = plane.service.prepare(caller, request(**fields))
+    return list(plane.service.submit(prepared, key=key).result().ids)
+
+
+def ids(page: dict[str, Any]) -> list[str]:
+    return [job["id"] for job in page["jobs"]]

@@ -85,7 +85,8 @@ snapshots = Table(
     Column("crc", BigInteger, nullable=False),
 )
 
-#: What users asked for, in order. The loop reads on at its mark.
+#: What users asked for, in order. The loop reads on at its mark. The store gives the numbers: they follow the order of
+#: commits, without gaps.
 requests = Table(
     "requests",
     metadata,

@@ -32,7 +32,7 @@ MARK = "requests"
 
 #: Seconds after which the store is asked for requests even if nobody told of any; and after somebody did, so that many
 #: are read at once.
-LOOK_S, GATHER_S = 5.0, 0.03
+LOOK_S, SETTLE_S = 5.0, 0.03
 
 
 class Wishes:
@@ -69,7 +69,7 @@ class Wishes:
     def _follow(self) -> None:
         while not self._closed.is_set():
             if self._told.wait(LOOK_S):
-                self._closed.wait(GATHER_S)
+                self._closed.wait(SETTLE_S)
             self._told.clear()
             try:
                 self._look()

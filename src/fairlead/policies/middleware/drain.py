@@ -13,40 +13,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Plan, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.middleware.imagining import imagined
-from fairlead.policies.middleware.wearing import pass_on
+from fairlead.policies.middleware.wearing import Wearer
 from fairlead.policies.reasons import Reasons
-from fairlead.policies.tiresias import Tiresias
 
 #: It leaves a node that has to be empty soon, or should but cannot.
 DRAIN = "drain"
 
 
 @dataclass(frozen=True)
-class Drain:
+class Drain(Wearer):
     """Jobs leave nodes that have to be empty by a certain time, by shrinking if they can; another policy plans."""
 
-    wears = True
-
-    #: The policy that plans on the nodes that stay.
-    inner: Policy = field(default_factory=Tiresias)
     #: Seconds before the time at which jobs begin to leave; more, if a job there takes long to start or to rescale.
     lead_s: float = 120.0
-    #: As the inner policy says.
-    adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.lead_s < math.inf:
             raise InvalidSpec(f"drain: lead_s is {self.lead_s}; expected a finite number of at least 0")
-        pass_on(self, self.inner)
+        super().__post_init__()
 
     def plan(self, view: Snapshot) -> Plan:
         begins = self._begins(view)

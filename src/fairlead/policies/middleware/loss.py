@@ -23,9 +23,8 @@ from fairlead.core.types import Allocation, Job, Phase, Plan, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.middleware.imagining import carried_out
 from fairlead.policies.middleware.minimum import safe_until
-from fairlead.policies.middleware.wearing import pass_on, twin
+from fairlead.policies.middleware.wearing import Wearer, twin
 from fairlead.policies.reasons import Reasons
-from fairlead.policies.tiresias import Tiresias
 
 #: It goes on, or is stopped, in place of another job like it.
 LEAST_LOSS = "least-loss"
@@ -35,27 +34,20 @@ _Exchange = Mapping[tuple[str, int], tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class LeastLoss:
+class LeastLoss(Wearer):
     """Of jobs that are alike, the one that loses least is stopped; another policy says how many are."""
 
-    wears = True
-
-    #: The policy that plans.
-    inner: Policy = field(default_factory=Tiresias)
     #: GPU-seconds by which another victim has to be cheaper.
     tolerance: float = 60.0
     #: Jobs that have run for less than so many seconds since their last start are not chosen.
     spare_s: float = 60.0
-    #: As the inner policy says.
-    adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
     _twin: Policy = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tolerance", "spare_s"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise InvalidSpec(f"least-loss: {name} is {getattr(self, name)}; expected a finite number, at least 0")
-        pass_on(self, self.inner)
+        super().__post_init__()
         object.__setattr__(self, "_twin", twin(self.inner))
 
     def plan(self, view: Snapshot) -> Plan:

@@ -9,41 +9,32 @@ The exception is a quota: once a queue has waited for what is guaranteed to it f
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Phase, Plan, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.middleware.keeping import put_back
 from fairlead.policies.middleware.telling import OWNER_WAITS_S, QUOTA
-from fairlead.policies.middleware.wearing import pass_on
+from fairlead.policies.middleware.wearing import Wearer
 from fairlead.policies.reasons import Reasons
-from fairlead.policies.tiresias import Tiresias
 
 #: Somebody waits for a job that has just begun.
 MINIMUM_RUN = "minimum-run"
 
 
 @dataclass(frozen=True)
-class MinimumRun:
+class MinimumRun(Wearer):
     """A job that has just begun, or just changed its GPUs, is left alone for a while; another policy plans."""
 
-    wears = True
-
-    #: The policy whose plans it makes steadier.
-    inner: Policy = field(default_factory=Tiresias)
     #: Seconds that a job may run undisturbed after a start, and after a change of its GPUs.
     seconds: float = 60.0
-    #: As the inner policy says.
-    adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.seconds < math.inf:
             raise InvalidSpec(f"minimum-run: seconds is {self.seconds}; expected a finite number of at least 0")
-        pass_on(self, self.inner)
+        super().__post_init__()
 
     def plan(self, view: Snapshot) -> Plan:
         plan = self.inner.plan(view)

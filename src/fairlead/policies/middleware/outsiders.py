@@ -13,17 +13,15 @@ it, would do so without wanting to.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Plan, Reason
 from fairlead.core.wording import are, counted
 from fairlead.policies.middleware.closing import Closed
 from fairlead.policies.middleware.keeping import put_back
-from fairlead.policies.middleware.wearing import pass_on
+from fairlead.policies.middleware.wearing import Wearer
 from fairlead.policies.reasons import Reasons
-from fairlead.policies.tiresias import Tiresias
 
 #: The GPUs it was to get are used by somebody outside.
 OUTSIDE = "outside"
@@ -33,19 +31,8 @@ _OUTSIDERS = ""
 
 
 @dataclass(frozen=True)
-class Outsiders:
+class Outsiders(Wearer):
     """GPUs that processes use which no job of ours started are given to nobody new; another policy plans."""
-
-    wears = True
-
-    #: The policy that plans with what is left.
-    inner: Policy = field(default_factory=Tiresias)
-    #: As the inner policy says.
-    adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        pass_on(self, self.inner)
 
     def plan(self, view: Snapshot) -> Plan:
         if not any(node.outside for node in view.nodes.values()):

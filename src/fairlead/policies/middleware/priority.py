@@ -8,35 +8,22 @@ must not be preempted is never hidden once it runs. What can never fit takes not
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Plan, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.middleware.imagining import imagined
-from fairlead.policies.middleware.wearing import pass_on
+from fairlead.policies.middleware.wearing import Wearer
 from fairlead.policies.reasons import Reasons
-from fairlead.policies.tiresias import Tiresias
 
 #: Jobs of higher priority take all there is.
 PRIORITY = "priority"
 
 
 @dataclass(frozen=True)
-class ByPriority:
+class ByPriority(Wearer):
     """Jobs of higher priority run before those of lower; another policy plans for those that may."""
-
-    wears = True
-
-    #: The policy that plans for whoever is not outranked.
-    inner: Policy = field(default_factory=Tiresias)
-    #: As the inner policy says.
-    adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        pass_on(self, self.inner)
 
     def plan(self, view: Snapshot) -> Plan:
         outranked = self._outranked(view)

@@ -36,32 +36,24 @@ from fairlead.policies.middleware.lending import lend, out_of_the_question, regr
 from fairlead.policies.middleware.queues import Queue, all_queues
 from fairlead.policies.middleware.shares import Shares, shares
 from fairlead.policies.middleware.telling import Outcome, reasons
-from fairlead.policies.middleware.wearing import pass_on, twin
-from fairlead.policies.tiresias import Tiresias
+from fairlead.policies.middleware.wearing import Wearer, twin
 
 
 @dataclass(frozen=True)
-class Tenancy:
+class Tenancy(Wearer):
     """Quotas, borrowing, fair shares and limits for queues and their users; another policy plans within them."""
 
-    wears = True
-
-    #: The policy that plans within what everybody is entitled to.
-    inner: Policy = field(default_factory=Tiresias)
     #: The queues there are; none for a single one in which all users have equal shares.
     queues: tuple[Queue, ...] | None = None
     #: Look again after so many seconds while somebody has less than its share; 0 waits for something to happen.
     review_s: float = 60.0
-    #: As the inner policy says.
-    adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
     _twin: Policy = field(init=False, repr=False, compare=False)
     _rules: Mapping[str, Queue] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.review_s < math.inf:
             raise InvalidSpec(f"tenancy: review_s is {self.review_s}; expected a finite number of at least 0")
-        pass_on(self, self.inner)
+        super().__post_init__()
         object.__setattr__(self, "_twin", twin(self.inner))
         object.__setattr__(self, "_rules", all_queues(self.queues or ()))
 

@@ -8,30 +8,17 @@ all of its work. So as long as it holds GPUs it is shown as one that must not be
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Plan
 from fairlead.policies.middleware.imagining import imagined
-from fairlead.policies.middleware.wearing import pass_on
-from fairlead.policies.tiresias import Tiresias
+from fairlead.policies.middleware.wearing import Wearer
 
 
 @dataclass(frozen=True)
-class SpareUnsaved:
+class SpareUnsaved(Wearer):
     """Jobs that would lose all their work are not stopped for others of the same standing; another policy plans."""
-
-    wears = True
-
-    #: The policy that plans.
-    inner: Policy = field(default_factory=Tiresias)
-    #: As the inner policy says.
-    adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        pass_on(self, self.inner)
 
     def plan(self, view: Snapshot) -> Plan:
         unsaved = [view.jobs[job_id] for job_id in view.allocations if would_lose_all(view.jobs[job_id])]

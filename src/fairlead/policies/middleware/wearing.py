@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, is_dataclass, replace
 
 from fairlead.core.loop import Policy
+from fairlead.policies.tiresias import Tiresias
 
 
-def pass_on(wearer: Any, inner: Policy) -> None:
-    """Let the wearer declare what the inner policy declares. For `__post_init__` of a frozen dataclass."""
-    object.__setattr__(wearer, "adapts", getattr(inner, "adapts", "nothing"))
-    object.__setattr__(wearer, "needs_oracle", bool(getattr(inner, "needs_oracle", False)))
+@dataclass(frozen=True)
+class Wearer:
+    """A policy around a policy. It declares what the inner one declares; what fields a subclass adds are options."""
+
+    wears = True
+
+    #: The policy that plans.
+    inner: Policy = field(default_factory=Tiresias)
+    #: As the inner policy says.
+    adapts: str = field(init=False, repr=False, compare=False)
+    needs_oracle: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "adapts", getattr(self.inner, "adapts", "nothing"))
+        object.__setattr__(self, "needs_oracle", bool(getattr(self.inner, "needs_oracle", False)))
 
 
 def twin(policy: Policy) -> Policy:

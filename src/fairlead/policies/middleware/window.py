@@ -8,44 +8,35 @@ Legend: J live jobs in order of arrival, W those of them that hold nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache as lazily
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Columns, Snapshot
 from fairlead.core.types import Job, Plan, Reason
 from fairlead.core.wording import are, counted
 from fairlead.policies.middleware.imagining import narrowed
-from fairlead.policies.middleware.wearing import pass_on
+from fairlead.policies.middleware.wearing import Wearer
 from fairlead.policies.reasons import Reasons
-from fairlead.policies.tiresias import Tiresias
 
 #: Too many others wait before it.
 QUEUE = "far-back"
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(Wearer):
     """The first of those that wait, and all that run; another policy plans for them."""
 
-    wears = True
-
-    #: The policy that plans.
-    inner: Policy = field(default_factory=Tiresias)
     #: Waiting jobs that it sees.
     most: int = 256
-    #: As the inner policy says.
-    adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.most < 1:
             raise InvalidSpec(f"window: most is {self.most}; expected at least 1")
-        pass_on(self, self.inner)
+        super().__post_init__()
 
     def plan(self, view: Snapshot) -> Plan:
         if len(view.jobs) - len(view.allocations) <= self.most:
