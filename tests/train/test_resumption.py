@@ -51,7 +51,7 @@ def train(
     **options: Any,
 ) -> Any:
     """The job, when it is done."""
-    job = fairlead.train.init(checkpoints=directory, **options)
+    job: Any = fairlead.train.init(checkpoints=directory, **options)
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) if decays else None
