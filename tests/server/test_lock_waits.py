@@ -117,7 +117,8 @@ def test_a_wait_is_the_reason_until_the_job_starts_also_after_a_restart(tmp_path
     """
     work = tmp_path / "work"
     work.mkdir()
-    request = request_from({"name": "a", "run": run, "workdir": str(work)})
+    # A test that fails leaves it running, but not for ever.
+    request = request_from({"name": "a", "run": run, "workdir": str(work), "time_limit": "3m"})
     with controlled(tmp_path) as (controller, store):
         row = NewJob(name="a", queue=request.queue, document=document_of(request))
         (job_id,) = store.submit([row], user="ann", at=time.time(), key=None, digest="").result().ids

@@ -101,6 +101,7 @@ def test_a_job_that_leaves_a_node_is_told_that_it_drains() -> None:
         ("begins", {"step": 0, "directory": "/ck"}, "begins at step 0"),
         ("continues", {"step": 7, "saved_at": 1.0}, "continues at step 7"),
         ("complete", {"step": 7}, "was already complete at step 7: nothing to do"),
+        ("foreign", {"checkpoint": "/ck/1", "step": 7}, "checkpoint /ck/1 is of another run"),
         ("locked", {"directory": "/ck", "within_s": 60.0}, "waits for the lock of /ck, for at most 60 s"),
         ("unsaved", {"step": 120, "why": "the disk is full"}, "could not be saved at step 120: the disk is full"),
         ("left-behind", {"pids": [17]}, "process 17 of it could not be ended"),

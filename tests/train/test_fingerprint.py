@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fairlead.train.fingerprint import Fingerprint, differences, parse_arguments, plain, script_name
@@ -102,7 +103,10 @@ def test_a_number_may_be_written_otherwise() -> None:
 def test_values_become_what_json_has_of_them() -> None:
     assert plain((0.9, 0.99)) == [0.9, 0.99]
     assert plain(float("inf")) == "inf"
-    assert plain({1}) == "{1}"
+    assert plain(np.float32(0.5)) == 0.5
+    assert plain({"a": (1, None)}) == {"a": [1, None]}
+    assert plain(plain) == "a function"  # and not where it is in memory
+    assert plain(np.zeros(2)) == "a ndarray"
     assert plain(None) is None
 
 

@@ -221,12 +221,17 @@ def test_a_wait_for_the_lock_is_told_and_ends(tmp_path: Path, monkeypatch: pytes
         ):
             train(tmp_path / "ck", lock_timeout_s=0.2)
         told = capsys.readouterr().err
-        assert f"waits for the lock of {tmp_path / 'ck'}, which process {holder.pid} on " in told
-        assert "of job 3 holds, for at most 0.2 s" in told
+        assert f"waits for at most 0.2 s for the lock of {tmp_path / 'ck'}, held by process {holder.pid} on " in told
+        assert told.endswith(", of job 3\n")
     train(tmp_path / "ck", lock_timeout_s=0.2)
     first, second = (json.loads(line) for line in notes.read_text().splitlines())
     assert (first["kind"], first["holder"]["pid"], first["holder"]["job"]) == ("locked", holder.pid, "3")
     assert (second["kind"], second["step"]) == ("begins", 0)
+    with pytest.raises(InvalidSpec) as refused:
+        train(tmp_path / "ck", lr=0.2)
+    third = json.loads(notes.read_text().splitlines()[-1])
+    assert (third["kind"], third["text"]) == ("foreign", str(refused.value))
+    assert third["differing"] == [["learning rate", 0.1, 0.2]]
 
 
 def test_a_run_that_would_be_refused_does_not_wait_for_the_lock(tmp_path: Path) -> None:
@@ -274,6 +279,7 @@ def test_a_relative_path_does_not_lead_out_of_the_jobs_own_directory() -> None:
     [
         ({"resume": "yes"}, "resume is 'yes'; expected True or False"),
         ({"lock_timeout_s": -1}, "lock_timeout_s is -1; expected seconds"),
+        ({"lock_timeout_s": float("inf")}, "lock_timeout_s is inf; a wait for a lock needs an end"),
     ],
 )
 def test_what_is_no_option_of_a_start_is_refused_by_name(options: dict[str, Any], message: str) -> None:

@@ -132,6 +132,7 @@ SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "begins": lambda body: f"begins at step {body['step']}",
     "continues": lambda body: f"continues at step {body['step']}",
     "complete": lambda body: f"was already complete at step {body['step']}: nothing to do",
+    "foreign": lambda body: f"checkpoint {body['checkpoint']} is of another run",
     "locked": lambda body: f"waits for the lock of {body['directory']}, for at most {seconds(body['within_s'])}",
     "unsaved": lambda body: f"could not be saved at step {body['step']}: {body['why']}",
     "left-behind": _left_behind,

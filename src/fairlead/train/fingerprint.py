@@ -138,14 +138,20 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it, so that it is the same when it was saved and loaded."""
+    """A value as JSON has it, so that it is the same when it was saved and loaded. Of an object that is no number, such
+    as a function, only the type can be compared."""
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, Sequence):
         return [plain(each) for each in value]
-    return plain(value.item()) if hasattr(value, "item") else str(value)
+    try:
+        return plain(value.item())  # of a tensor or array with one number
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return f"a {type(value).__name__}"
 
 
 def script_name(path: str) -> str:

@@ -142,6 +142,8 @@ class Resumption:
         if 0 < ours.epochs < saved.epochs and job.reaches_end(Progress(**loaded.state["progress"])):
             found.append(Difference("the number of epochs", saved.epochs, ours.epochs))
         if found and not self._options.resume and not (ours.run and ours.run == saved.run):
+            told = {"step": loaded.step, "checkpoint": str(loaded.path), "differing": [list(each) for each in found]}
+            self._link.say("foreign", text=refusal(loaded, found), **told)  # the log has it as an error
             raise InvalidSpec(refusal(loaded, found))
         return found
 
@@ -151,7 +153,7 @@ class Resumption:
         assert store is not None
         if (loaded := store.latest()) is not None:
             self._check(loaded, job)
-        text = f"waits for the lock of {store.directory}, which {holder} holds, for at most {within_s:g} s"
+        text = f"waits for at most {within_s:g} s for the lock of {store.directory}, held by {holder}"
         self._tell("locked", text, directory=str(store.directory), holder=asdict(holder), within_s=within_s)
 
     def _use_own_values(self, saved: Fingerprint) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import signal
 import sys
@@ -39,6 +40,8 @@ def init(
     for name, value in (("save_every_s", save_every_s), ("grace_s", grace_s), ("lock_timeout_s", lock_timeout_s)):
         if not isinstance(value, int | float) or not value >= 0.0:
             raise InvalidSpec(f"fairlead.train.init: {name} is {value!r}; expected seconds")
+    if not math.isfinite(lock_timeout_s):
+        raise InvalidSpec(f"fairlead.train.init: lock_timeout_s is {lock_timeout_s}; a wait for a lock needs an end")
     directory = checkpoint_directory(checkpoints, os.environ)
     store = Store(directory) if directory else None
     if store is not None:

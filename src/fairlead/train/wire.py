@@ -14,6 +14,8 @@ From a worker, with `worker` for who it is:
     begins   {text, step, directory}         as the leader: it starts from nothing, and saves there
     continues, complete {text, step, saved_at, checkpoint, differing}
                                              it starts from this checkpoint; or nothing was left to do
+    foreign  {text, step, checkpoint, differing}
+                                             that checkpoint is another run's, so it ends
     locked   {text, directory, holder, within_s}
                                              it waits for that process (pid, host, job), which saves in the same
                                              directory, to end
@@ -48,7 +50,7 @@ ADDRESS, NAME, TOKEN = "FAIRLEAD_AGENT", "FAIRLEAD_WORKER", "FAIRLEAD_AGENT_TOKE
 #: A file for what people should know of a worker without an agent, under the service: of these messages, with these
 #: fields, one a line. No more than so many bytes and lines of it are read.
 NOTES = "FAIRLEAD_NOTES"
-NOTED = ("begins", "continues", "complete", "locked", "unsaved")
+NOTED = ("begins", "continues", "complete", "foreign", "locked", "unsaved")
 NOTE_FIELDS = (
     "worker",
     "text",
