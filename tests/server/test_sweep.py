@@ -75,5 +75,6 @@ def test_five_learning_rates_from_one_directory_give_five_results(tmp_path: Path
             assert f"fairlead: begins at step 0, and saves in {own}" in log
             begins = [note for note in store.notes(job_id) if note.kind == "begins"]
             assert [note_sentence(note) for note in begins] == [f"begins at step 0, and saves in {own}"]
+            assert [note.body["attempt"] for note in begins] == [1]
             assert [path.name for path in own.glob("*.ckpt")] == ["00000001-step-4.ckpt"]
     assert not (work / "checkpoints").exists()

@@ -67,7 +67,7 @@ class Teller:
                 yield f"{event['worker']} ended with exit code {event['code']} before it trained; the others go on"
             case "straggler":
                 yield f"{event['worker']} has been slow for long, and a new process takes its place"
-            case "continues" | "complete" | "locked" if self._logs:  # else the worker has said so itself
+            case "continues" | "complete" | "foreign" | "locked" if self._logs:  # else the worker has said so itself
                 yield event["text"]
             case "unsaved":
                 yield f"warning: {event['why']}"
