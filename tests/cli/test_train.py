@@ -25,7 +25,7 @@ from fairlead.train.history import History
 Run = Callable[..., Result]
 
 SOURCE = Path(fairlead.__file__).parents[1]
-TIMEOUT_S = 90.0
+TIMEOUT_S = 300.0
 
 
 class Job:
