@@ -19,7 +19,8 @@ class Fifo:
 
     def plan(self, view: Snapshot) -> Plan:
         allocations = start_waiting(view, waiting(view), skip=False)
-        return Plan(allocations, queued_reasons(view, allocations, "strict order of arrival"))
+        rule = "strict order of arrival"
+        return Plan(allocations, queued_reasons(view, allocations, rule, order=lambda: list(view.jobs)))
 
 
 @dataclass(frozen=True)
@@ -28,4 +29,5 @@ class Backfill:
 
     def plan(self, view: Snapshot) -> Plan:
         allocations = start_waiting(view, waiting(view), skip=True)
-        return Plan(allocations, queued_reasons(view, allocations, "order of arrival, small jobs may pass"))
+        rule = "order of arrival, small jobs may pass"
+        return Plan(allocations, queued_reasons(view, allocations, rule, order=lambda: list(view.jobs)))

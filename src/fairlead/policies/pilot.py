@@ -44,6 +44,7 @@ from fairlead.policies.appraising import Appraiser, work_left
 from fairlead.policies.explaining import weighed_reasons
 from fairlead.policies.placing import realise
 from fairlead.policies.reasons import queued_reasons
+from fairlead.policies.weighed_wait import Rules, Standing
 from fairlead.policies.weighing import Choices, choices
 
 Floats = NDArray[np.float64]
@@ -118,15 +119,18 @@ class Pilot:
         answer = allocate(problem)
         # Who cannot run on what there is would be furthest behind in the end, and nobody else would run.
         finite_JTS = np.isfinite(np.minimum(problem.one_JTS, problem.many_JTS)) & (problem.sizes_S > 0)
+        reserved = None
         first = int(np.where(finite_JTS.any(axis=(1, 2)), behind_J, -np.inf).argmax())
         if behind_J[first] > 0.0 and not answer.where[first] and not options.jobs[first].allocation:
-            problem = _reserved(problem, first)
+            problem, reserved = _reserved(problem, first), options.jobs[first].id
             answer = allocate(problem)
         allocations = realise(view, [job.id for job in options.jobs], answer.where)
+        lease_J = LEASE * pause_J
+        rules = Rules(lambda job_id: self._standing(view.now, options.jobs, job_id, lease_J, behind_J), reserved)
         earned, possible = -answer.cost, -answer.bound
         return Plan(
             allocations,
-            weighed_reasons(view, allocations, options, problem),
+            weighed_reasons(view, allocations, options, problem, rules=rules),
             bound=min(1.0, max(0.0, 1.0 - earned / possible)) if possible > 0.0 else None,
             review_at=self._review_at(view, options, allocations),
         )
@@ -164,6 +168,16 @@ class Pilot:
                 continue
             _add_price(problem, j, BEHIND * urgency * np.maximum(0, enough - problem.sizes_S))
         return np.asarray(behind_J)
+
+    def _standing(
+        self, now: float, jobs: Sequence[Job], job_id: str, lease_J: Floats, behind_J: Floats
+    ) -> Standing | None:
+        """What the floor owes a job: as `_serve_first` has it."""
+        j = next(j for j, job in enumerate(jobs) if job.id == job_id)
+        left_s = float(lease_J[j]) - (now - jobs[j].since)
+        if self.floor and jobs[j].allocation and left_s > 0.0:
+            return Standing(lease_s=left_s)
+        return Standing(behind_gpu_s=float(behind_J[j])) if behind_J[j] > 0.0 else None
 
     def _review_at(self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation]) -> float:
         """Soon, while a job waits, or one that runs could have more GPUs once it is measured on those it has."""

@@ -48,8 +48,12 @@ class ShortestRemainingGpuTimeOracle:
 
 
 def _ranked(view: Snapshot, rank_J: Floats, rule: str) -> Plan:
-    allocations, _ = run_first(view, np.argsort(rank_J, kind="stable"))
-    return Plan(allocations, queued_reasons(view, allocations, rule))
+    order_J = np.argsort(rank_J, kind="stable")
+    allocations, _ = run_first(view, order_J)
+    reasons = queued_reasons(
+        view, allocations, rule, order=lambda: [view.columns.ids[job] for job in order_J], preempts=True
+    )
+    return Plan(allocations, reasons)
 
 
 def _remaining_s(view: Snapshot, name: str) -> Floats:
