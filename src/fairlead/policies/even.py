@@ -24,7 +24,7 @@ from fairlead.core.types import Allocation, Job, Plan
 from fairlead.policies.placing import realise
 from fairlead.policies.reasons import Reasons, served_reasons
 from fairlead.policies.spreading import Counts, Ints, take_emptiest
-from fairlead.policies.wait_reason import Discipline
+from fairlead.policies.wait_reason import Discipline, on_open_nodes
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _sizes(view: Snapshot) -> dict[str, tuple[int, str]]:
     for job in view.jobs.values():
         if _stays(job):
             sizes[job.id] = job.allocation.total, _type(view, job)
-            free[_type(view, job)] -= job.allocation.total
+            free[_type(view, job)] -= on_open_nodes(view, job.allocation)
     hungry: list[tuple[int, int, Job]] = []
     for place, job in enumerate(view.jobs.values()):
         wanted = [_type(view, job)] if job.allocation else job.spec.gpu_types or list(free)

@@ -11,8 +11,9 @@ from fairlead.core.wording import counted
 from fairlead.policies.allocator import Problem
 from fairlead.policies.displacement import cost_of
 from fairlead.policies.reasons import PLACED, Reasons
+from fairlead.policies.wait_reason import Discipline, Waits
 from fairlead.policies.weighed_wait import Rules, Standing, WeighedWaits, is_price
-from fairlead.policies.weighing import Choices
+from fairlead.policies.weighing import Choices, fewest
 
 NO_RULES = Rules()
 
@@ -39,6 +40,19 @@ def weighed_reasons(
             return waits.reason(job, j, numbers)
         text = _verdict(job, allocation, numbers, _owed(problem, numbers, rules.standing(job.id)))
         return Reason(PLACED, f"{text} ({'; '.join(parts)})" if parts else text, numbers)
+
+    return Reasons(view, explain)
+
+
+def shut_reasons(view: Snapshot) -> Reasons:
+    """Reasons while no node is open: every job stays where it is."""
+    waits = Waits(view, view.allocations, Discipline("by goodput"))
+
+    def explain(job: Job) -> Reason:
+        if job.allocation:
+            gpus = job.allocation.total
+            return Reason(PLACED, f"keeps {counted(gpus, 'GPU')}: {job.allocation}", {"gpus": gpus})
+        return waits.too_large(job, fewest(job))
 
     return Reasons(view, explain)
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Plan
 from fairlead.policies.filling import start_waiting, waiting
-from fairlead.policies.reasons import queued_reasons
+from fairlead.policies.reasons import queued_reasons, served_reasons
+from fairlead.policies.wait_reason import Discipline
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Fifo:
 
     def plan(self, view: Snapshot) -> Plan:
         allocations = start_waiting(view, waiting(view), skip=False)
-        rule = "strict order of arrival"
-        return Plan(allocations, queued_reasons(view, allocations, rule, order=lambda: list(view.jobs)))
+        discipline = Discipline("strict order of arrival", order=lambda: list(view.jobs), strict=True)
+        return Plan(allocations, served_reasons(view, allocations, discipline))
 
 
 @dataclass(frozen=True)

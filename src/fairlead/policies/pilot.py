@@ -41,9 +41,8 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Phase, Plan
 from fairlead.policies.allocator import Problem, allocate
 from fairlead.policies.appraising import Appraiser, work_left
-from fairlead.policies.explaining import weighed_reasons
+from fairlead.policies.explaining import shut_reasons, weighed_reasons
 from fairlead.policies.placing import realise
-from fairlead.policies.reasons import queued_reasons
 from fairlead.policies.weighed_wait import Rules, Standing
 from fairlead.policies.weighing import Choices, choices
 
@@ -93,7 +92,7 @@ class Pilot:
 
     def plan(self, view: Snapshot) -> Plan:
         if not view.jobs or not any(node.open for node in view.nodes.values()):
-            return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "by goodput"))
+            return Plan(dict(view.allocations), shut_reasons(view))
         options = choices(view, self._appraiser, reach=1, lore=self.lore)
         worth_J = _worth(options) * np.array([job.spec.weight for job in options.jobs])
         left_J = np.array([self._left(view, j, options) for j in range(len(options.jobs))])

@@ -40,6 +40,8 @@ class Discipline:
     order: Callable[[], Sequence[str]] | None = None
     #: Jobs that come later in the order lose their GPUs to jobs that come earlier.
     preempts: bool = False
+    #: A job that cannot be served holds up all that come later, whatever they need.
+    strict: bool = False
     #: Each job is first served the fewest GPUs it can run on, and not what it asked for.
     resizes: bool = False
     #: Why a job for which enough GPUs are free may not pass those ahead of it, and the numbers of that; may be empty.
@@ -166,13 +168,18 @@ class Waits:
         """GPUs of a type on open nodes that the plan gives to no job."""
         return self._free.get(gpu_type, 0)
 
+    def too_large(self, job: Job, needs: int) -> Reason:
+        """The reason of a job that needs more than the nodes open to it have."""
+        total, free = self.most(job)
+        text = f"needs {counted(needs, 'GPU')}; the nodes open to it have {total}{shut_nodes(self._view, job)}"
+        return Reason(TOO_LARGE, text, {"needs": needs, "free": free, "total": total})
+
     def reason(self, job: Job) -> Reason:
         needs, (total, free) = self._discipline.needs(job), self.most(job)
         numbers: dict[str, float] = {"needs": needs, "free": free, "total": total}
         what = f"needs {counted(needs, 'GPU')}"
         if total < needs:
-            text = f"{what}; the nodes open to it have {total}{shut_nodes(self._view, job)}"
-            return Reason(TOO_LARGE, text, numbers)
+            return self.too_large(job, needs)
         ahead = self._ahead(job)
         numbers |= {"ahead": len(ahead)} if self._place else {}
         if job.allocation:
@@ -194,7 +201,8 @@ class Waits:
             other
             for job_id, place in self._place.items()
             if place < mine and job_id not in self._allocations and (other := self._view.jobs.get(job_id)) is not None
-            if any(accepts(other, t) and self._discipline.needs(other) <= self._total[t] for t in types)
+            if self._discipline.strict
+            or any(accepts(other, t) and self._discipline.needs(other) <= self._total[t] for t in types)
         ]
 
     def _queue(self, ahead: Sequence[Job]) -> str:
@@ -211,7 +219,7 @@ class Waits:
         if ahead:
             text = f"{enough}, but{self._queue(ahead)[1:]}"
         else:
-            text = f"{enough}, but it is not its turn ({self._discipline.rule})"
+            text = f"{enough}, but jobs ahead of it wait ({self._discipline.rule})"
         return Reason(BEHIND, text + (f"; {bar}" if bar else ""), {**numbers, **more}, tuple(o.id for o in ahead))
 
     def _preempted(self, job: Job, ahead: Sequence[Job], numbers: dict[str, float]) -> Reason:

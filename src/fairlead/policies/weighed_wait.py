@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,14 +27,12 @@ from fairlead.policies.displacement import Displacement, Offer, cost_of
 from fairlead.policies.wait_reason import (
     BEHIND,
     NAMED,
-    TOO_LARGE,
     WAITING,
     Discipline,
     Waits,
     accepts,
     held_until,
     named,
-    shut_nodes,
     time_left_s,
 )
 from fairlead.policies.weighing import Choices, fewest
@@ -64,7 +62,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides beside the objective: `standing` tells what a job is owed, `reserved` which job GPUs are kept for."""
+    """What decides beside the objective: what a job is owed (`standing`), and the job that GPUs are kept for."""
 
     standing: Callable[[str], Standing | None] = lambda _: None
     reserved: str | None = None
@@ -101,8 +99,7 @@ class WeighedWaits:
         numbers = {**found, "needs": needs, "free": free, "total": total}
         what = f"needs {counted(needs, 'GPU')}"
         if total < needs:
-            text = f"{what}; the nodes open to it have {total}{shut_nodes(self._view, job)}"
-            return Reason(TOO_LARGE, text, numbers)
+            return replace(self._room.too_large(job, needs), numbers=numbers)
         if not (self._options.one_JTS[j].any() or self._options.many_JTS[j].any()):
             text = f"{what}, and the nodes open to it have {total}, but it achieves nothing on any number it may have"
             return Reason(NO_ROOM, f"{text}: its batch cannot be divided among them", numbers)
@@ -114,12 +111,8 @@ class WeighedWaits:
     # -- enough GPUs are free ----------------------------------------------------------------------------------------
 
     def _despite(self, job: Job, enough: str, numbers: dict[str, float]) -> Reason:
-        reserved = self._view.jobs.get(self._rules.reserved or "")
-        if reserved is not None and reserved.id != job.id:
-            standing = self._rules.standing(reserved.id)
-            owed = f": {standing}" if standing else ""
-            text = f"{enough}, but they are kept for {named(reserved)}, which needs {fewest(reserved)}{owed}"
-            return Reason(BEHIND, text, numbers, (reserved.id,))
+        if (kept := self._kept_for(job)) is not None:
+            return Reason(BEHIND, f"{enough}, but they are kept for {kept[1]}", numbers, (kept[0],))
         by_node, spanning = self._gaps(job)
         if max(by_node.values(), default=0) < numbers["needs"] and spanning:
             where = ", ".join(f"{gpus} on {node}" for node, gpus in list(by_node.items())[:NAMED])
@@ -128,6 +121,15 @@ class WeighedWaits:
             text = f"{enough}, but not on one node ({where}), and {also} {spans}: jobs that span nodes share none"
             return Reason(FRAGMENTED, text, numbers, tuple(other.id for other in spanning))
         return Reason(UNPLACED, f"{enough}, but the search has found no better use of them yet", numbers)
+
+    def _kept_for(self, job: Job) -> tuple[str, str] | None:
+        """The other job that gets what comes free, and what is to be said of it."""
+        reserved = self._view.jobs.get(self._rules.reserved or "")
+        if reserved is None or reserved.id == job.id:
+            return None
+        standing = self._rules.standing(reserved.id)
+        owed = f": {standing}" if standing else ""
+        return reserved.id, f"{named(reserved)}, which needs {counted(fewest(reserved), 'GPU')}{owed}"
 
     def _gaps(self, job: Job) -> tuple[dict[str, int], list[Job]]:
         """Free GPUs by node where the job could go, and the jobs on these nodes that span several."""
@@ -150,6 +152,9 @@ class WeighedWaits:
     # -- too few GPUs are free ---------------------------------------------------------------------------------------
 
     def _for_lack(self, job: Job, j: int, lack: str, numbers: dict[str, float]) -> Reason:
+        if (kept := self._kept_for(job)) is not None:
+            text = f"{lack}, and what comes free is kept for {kept[1]}"
+            return Reason(WAITING, text, numbers, (kept[0],))
         kinds = [
             kind
             for kind, name in enumerate(self._options.gpu_types)
