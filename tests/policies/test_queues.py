@@ -43,7 +43,7 @@ def test_a_job_waits_for_gpus_of_a_type_it_accepts() -> None:
     jobs = [job("v", 4, gpu_types=("v100",)), job("any", 4), job("k", 1, gpu_types=("k80", "v100"))]
     expected = {"v": "n1[0,1,2,3]", "any": "n0[0,1,2,3]"}
     plan = Scenario(nodes="a100=1x4,v100=1x4", jobs=jobs, expected=expected).check(Backfill())
-    assert plan.reasons["k"].numbers == {"needs": 1, "free": 0, "total": 4, "ahead": 0, "held": 4}
+    assert plan.reasons["k"].numbers == {"needs": 1, "free": 0, "total": 4, "ahead": 0, "held_elsewhere": 4}
 
 
 def test_a_job_is_never_spread_over_gpu_types() -> None:

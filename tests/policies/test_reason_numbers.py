@@ -78,9 +78,9 @@ def assert_numbers_are_true(policy: Policy, view: Snapshot, plan: Plan, job: Job
         assert free >= wanted, told
     if reason.code == "outweighed":
         assert reason.numbers["objective_loss"] >= reason.numbers["objective_gain"] * (1 - 1e-6) - 1e-9, told
-    if reason.code == "waiting" and "held" in reason.numbers:
+    if reason.code == "waiting" and "held_elsewhere" in reason.numbers:
         held = sum(plan.allocations[other].total for other in reason.jobs if other in plan.allocations)
-        assert reason.numbers["held"] == held > 0, told
+        assert reason.numbers["held_elsewhere"] == held > 0, told
 
 
 @pytest.mark.parametrize("name", [*ORDERED, *WEIGHED])

@@ -187,7 +187,7 @@ class Waits:
         if free >= needs:
             return self._behind(job, ahead, f"{what} and {free} {are(free)} free", numbers)
         holders = self._holders(job, needs)
-        numbers["held"] = sum(holder.gpus for holder in holders)
+        numbers["held_elsewhere"] = sum(holder.gpus for holder in holders)
         text = f"{what}, {free} {are(free)} free" + self._held(holders) + self._queue(ahead)
         return Reason(WAITING, text, numbers, (*(holder.job.id for holder in holders), *(other.id for other in ahead)))
 
@@ -287,7 +287,7 @@ class Waits:
             floor = f", cannot run on fewer than {job.spec.least}" if discipline.resizes else ""
             return f"{named(job)} {verb} {holder.gpus}{floor} and goes first ({discipline.rule})"
         if discipline.preempts:
-            return held_until(self._view, job, holder.gpus, because="must not be preempted")
+            return held_until(self._view, job, holder.gpus, because=rigid or "must not be stopped")
         because = rigid or "this policy neither preempts nor shrinks it"
         return held_until(self._view, job, holder.gpus, because=because)
 

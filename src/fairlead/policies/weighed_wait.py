@@ -225,7 +225,7 @@ class WeighedWaits:
         if rest := holders[NAMED:]:
             more = sum(gpus for _, gpus in rest)
             text += f"; {counted(len(rest), 'more job')} {'holds' if len(rest) == 1 else 'hold'} {more}"
-        numbers["held"] = sum(gpus for _, gpus in holders)
+        numbers["held_elsewhere"] = sum(gpus for _, gpus in holders)
         return Reason(WAITING, lack + text, numbers, tuple(job.id for job, _ in holders))
 
     def _keeps(self, job: Job, gpus: int) -> str:
