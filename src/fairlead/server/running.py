@@ -25,12 +25,13 @@ from urllib.parse import quote
 import uvicorn
 
 from fairlead import __version__
+from fairlead.backends.descriptors import raise_limit
 from fairlead.backends.machine import describe
 from fairlead.core.errors import BackendError, FairleadError
 from fairlead.core.loop import Cadence
 from fairlead.core.types import Phase
 from fairlead.server.api import Settings, make_app
-from fairlead.server.api.wire import BoundedProtocol
+from fairlead.server.api.wire import make_server
 from fairlead.server.auth import NAME, Auth, Role, digest, make_token
 from fairlead.server.config import Config
 from fairlead.server.controller import Controller, ControlOptions
@@ -128,21 +129,21 @@ class Plane:
             largest_body_bytes=keys.max_body,
             requests_per_s=keys.rate,
             requests_burst=max(1, int(2 * keys.rate)),
+            head_timeout_s=keys.header_timeout,
+            body_timeout_s=keys.body_timeout,
+            idle_timeout_s=keys.idle_timeout,
+            most_connections=(connections := room_for_connections(keys.max_connections, raise_limit())),
+            most_streams=min(Settings.most_streams, max(1, connections // 2)),
         )
         self._app = make_app(self._service, settings)
         self.controller.on_turn = self._app.state.metrics.turned
         _calm_the_interpreter()
-        self._http = http = uvicorn.Server(
-            uvicorn.Config(
-                self._app,
-                http=BoundedProtocol,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                ws="none",
-                proxy_headers=keys.https,  # without a proxy anybody could claim to be anywhere
-                timeout_graceful_shutdown=FINISH_S,
-            )
+        self._http = http = make_server(
+            self._app,
+            settings,
+            log_config=None,
+            proxy_headers=keys.https,  # without a proxy anybody could claim to be anywhere
+            timeout_graceful_shutdown=FINISH_S,
         )
         self._thread = threading.Thread(target=http.run, args=([listener],), name="fairlead-http", daemon=True)
         self._thread.start()
@@ -234,6 +235,15 @@ class Plane:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def room_for_connections(wanted: int, descriptors: int) -> int:
+    """How many connections there may be: with the log that each of them may read, two thirds of all descriptors. The
+    rest is for the loop: the database, and the files and supervisors of jobs."""
+    room = max(1, min(wanted, descriptors // 3))
+    if room < wanted:
+        log.warning("%d open files are allowed, so that there are at most %d connections", descriptors, room)
+    return room
 
 
 def control_options(config: Config) -> ControlOptions:

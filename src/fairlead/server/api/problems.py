@@ -57,6 +57,7 @@ _KINDS = {
     421: "misdirected",
     422: "invalid",
     429: "too-many",
+    431: "headers-too-large",
     500: "internal",
     503: "unavailable",
 }
@@ -72,17 +73,21 @@ def problem(
     **more: Any,
 ) -> ProblemResponse:
     """`more` are members that this kind of problem adds."""
-    body: dict[str, Any] = {
+    body = {**problem_document(status, detail, path=path), **more}
+    if errors:
+        body["errors"] = list(errors[:_MOST_ERRORS])
+    return ProblemResponse(body, status_code=status, headers=dict(headers or {}))
+
+
+def problem_document(status: int, detail: str, *, path: str = "") -> dict[str, Any]:
+    """The members that every problem has."""
+    return {
         "type": f"urn:fairlead:{_KINDS.get(status, 'error')}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
         "instance": path,
-        **more,
     }
-    if errors:
-        body["errors"] = list(errors[:_MOST_ERRORS])
-    return ProblemResponse(body, status_code=status, headers=dict(headers or {}))
 
 
 #: Whose fault, and what that is in HTTP; the first that fits.
