@@ -244,7 +244,7 @@ class _Answer:
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
-            route = getattr(self._scope.get("route"), "path", None)
+            route = getattr(self._scope.get("route"), "path_format", None)
             self._metrics.request(
                 route=route if isinstance(route, str) else "other",
                 method=self._scope["method"],

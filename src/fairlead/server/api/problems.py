@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
 from fairlead.jobfile import InvalidJob
@@ -142,10 +143,15 @@ def _invalid(path: str, error: RequestValidationError) -> Response:
     return problem(422, f"{first['field']}: {first['text']}".removeprefix(": "), path=path, errors=errors)
 
 
+#: What FastAPI says of a body that is not UTF-8, or nested too deeply.
+_UNREADABLE = "There was an error parsing the body"
+
+
 def _sentence(error: HTTPException) -> str:
-    if error.detail != HTTPStatus(error.status_code).phrase:
+    if error.detail not in (HTTPStatus(error.status_code).phrase, _UNREADABLE):
         return str(error.detail)
     return {
+        400: "the body cannot be read; expected JSON in UTF-8",
         404: "there is nothing here; the routes are listed in /openapi.json",
         405: "this method is not allowed here; the header Allow says which are",
     }.get(error.status_code, str(error.detail))
@@ -153,6 +159,8 @@ def _sentence(error: HTTPException) -> str:
 
 def _allowed(request: Request, error: HTTPException) -> dict[str, str]:
     """Every method of the path. A router knows only of the first route that has it."""
-    path = getattr(request.scope.get("route"), "path", None)
-    methods = request.app.openapi()["paths"].get(path, {})
-    return {"Allow": ", ".join(sorted(method.upper() for method in methods))} if methods else dict(error.headers or {})
+    methods = set[str]()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            methods |= getattr(route, "methods", None) or set()
+    return {"Allow": ", ".join(sorted(methods))} if methods else dict(error.headers or {})
