@@ -30,7 +30,7 @@ Since = Annotated[
     str | None,
     Query(
         max_length=40,
-        description="What was written since: UNIX seconds (9 digits or more), or how long ago: 90, 10m, 2h30m, 1:30:00.",
+        description="What was written since: UNIX seconds (9 digits or more), or how long ago: 90, 10m, 1:30:00.",
         json_schema_extra={"pattern": f"^(?:{_UNIX}|{DURATION})$"},  # for the document: `_moment` says it in words
     ),
 ]
