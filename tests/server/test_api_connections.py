@@ -243,6 +243,22 @@ def test_headers_without_end_are_refused_and_the_answer_can_be_read(plain: tuple
     assert b"application/problem+json" in told
 
 
+@pytest.mark.parametrize(
+    "header", ["Transfer-Encoding: gzip", "Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 12"]
+)
+def test_a_body_whose_end_cannot_be_known_is_not_waited_for(plain: tuple[StillPlane, str], header: str) -> None:
+    head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {plain[0].tokens['ann']}\r\n"
+    with connect(plain[1], f'{head}{header}\r\n\r\n{{"run": "x"}}'.encode()) as connection:
+        assert answer(connection).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_request_with_garbage_behind_it_is_answered(plain: tuple[StillPlane, str]) -> None:
+    with connect(plain[1], HEALTH + b"? " * 100_000) as connection:
+        told = heard(connection)
+    assert told.startswith(b"HTTP/1.1 200 ")
+    assert told.count(b"HTTP/1.1") == 1
+
+
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET / HTTP/1.1\r\nA B\r\n\r\n", b"x" * 5000])
 def test_what_is_no_http_is_answered_by_a_problem(plain: tuple[StillPlane, str], sent: bytes) -> None:
     with connect(plain[1], sent) as connection:

@@ -88,7 +88,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._begun = False
         self._head_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
-        #: What comes is thrown away; since when, and when something came last.
+        #: What comes after the request that is being answered cannot be read: it is thrown away.
+        self._deaf = False
+        #: The answer is given, and the client is still sending; since when, and when something came last.
         self._lingers_since: float | None = None
         self._heard_at = 0.0
 
@@ -153,6 +155,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._lingers_since is not None:
             self._heard_at = self.loop.time()
             return
+        if self._deaf:
+            return
         if self._part is Part.HEAD:
             self._head_bytes += len(data)
             if self._head_bytes > LARGEST_HEAD:
@@ -205,7 +209,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _watch(self) -> None:
         """See to it that a timer runs while the client has something to send. One that runs is not begun anew."""
-        if self.transport.is_closing() or self._timer is not None:
+        if self.transport.is_closing() or self._deaf or self._timer is not None:
             return
         if self._part is Part.BODY:
             self._timer = self.loop.call_later(self._limits.body_s, self.drop)
@@ -233,10 +237,11 @@ class BoundedProtocol(HttpToolsProtocol):
     # -- answers that no application gives ---------------------------------------------------------------------------
 
     def _refuse(self, status: int, detail: str) -> None:
-        if self._answers:  # half of another answer may have been sent
-            self.drop()
-            return
-        self._answer(status, detail)
+        if self._answers:  # the request before this one gets its answer, and this one none
+            self._deaf, self._part, self.cycle.keep_alive = True, Part.BODY, False
+            self._stop_timer()
+        else:
+            self._answer(status, detail)
 
     def _answer(self, status: int, detail: str, *headers: bytes) -> None:
         if self._wire is None:
