@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, make_url, select
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, func, select
+from sqlalchemy import inspect as inspect_tables
+from sqlalchemy.exc import SQLAlchemyError
 
 from fairlead.core.errors import BackendError, InvalidSpec
 from fairlead.server import migrations
-from fairlead.server.database import APPLICATION_ID, Database, Postgres, Sqlite, reason
+from fairlead.server.database import (
+    APPLICATION_ID,
+    Database,
+    Sqlite,
+    open_database,
+    reason,
+    sqlite_path,
+    taken,
+)
+from fairlead.server.identity import DatabaseRecord
 from fairlead.server.journal import Record, check_gap, checksum
-from fairlead.server.keys import without_password
-from fairlead.server.tables import journal
+from fairlead.server.tables import cluster, controller, journal, submissions, users
 
 #: Records at the end of the journal that are read.
 LOOKED_AT = 1000
@@ -37,30 +49,96 @@ class Inspected:
 
 def inspect(url: str) -> Inspected | None:
     """None if there is no such file yet. Raises BackendError or InvalidSpec if it cannot be opened."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise InvalidSpec(f"{without_password(url)} is no database URL") from None
-    database: Database
-    if parsed.get_backend_name() == "sqlite":
-        path = Path(parsed.database or "")
-        if not path.exists() or path.stat().st_size == 0:
+    with _opened(url) as connected:
+        if connected is None:
             return None
-        database = Sqlite(path)
-    else:
-        database = Postgres(parsed.set(drivername="postgresql+psycopg"))
+        database, connection = connected
+        return _looked(connection, database.name, sqlite=isinstance(database, Sqlite))
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[tuple[Database, Connection] | None]:
+    """A connection that can only read; None if there is no such file, or nothing in it."""
+    path = sqlite_path(url)
+    if path is not None and (not path.exists() or path.stat().st_size == 0):
+        yield None
+        return
+    database = open_database(url)
     try:
         with database.readers.connect() as connection:
-            return _looked(connection, database.name, sqlite=isinstance(database, Sqlite))
+            yield database, connection
     except SQLAlchemyError as error:
-        raise BackendError(f"cannot read database {database.name}: {reason(error)}") from None
+        raise BackendError(f"cannot open database {database.name}: {reason(error)}") from None
     finally:
         database.close()
 
 
+def find_record(url: str, directory: Path, *, token_hash: str | None) -> DatabaseRecord | None:
+    """Which cluster a database belongs to, and whether the token in a state directory is one of its users'. None if it
+    is not there, or has no tables. Raises BackendError if it is damaged."""
+    with _opened(url) as connected:
+        if connected is None:
+            return None
+        database, connection = connected
+        if isinstance(database, Sqlite) and (damage := quick_damage(connection)):
+            raise BackendError(
+                f"database {database.name} is damaged: {damage}. Restore a backup (see docs/operating.md); "
+                "`fairlead doctor` tells all that is wrong with it"
+            )
+        if MigrationContext.configure(connection).get_current_revision() is None:
+            if isinstance(database, Sqlite) and inspect_tables(connection).get_table_names():
+                _check_application(connection, database.name)
+            return None
+        migrations.is_current(connection)  # or it raises
+        own = None
+        if inspect_tables(connection).has_table("cluster"):
+            own = connection.execute(select(cluster)).one()
+        return DatabaseRecord(
+            name=database.name,
+            identity=None if own is None else own.identity,
+            directory="" if own is None else own.directory,
+            place="" if own is None else own.place,
+            epoch=connection.execute(select(controller.c.epoch)).scalar_one(),
+            used=any(connection.execute(select(table).limit(1)).first() for table in (journal, submissions)),
+            last_number=connection.execute(select(func.coalesce(func.max(submissions.c.number), 0))).scalar_one(),
+            knows_token=None if token_hash is None else _knows(connection, token_hash),
+            in_directory=sqlite_path(url) == directory / "fairlead.db",
+        )
+
+
+def _knows(connection: Connection, token_hash: str) -> bool:
+    return connection.execute(select(users.c.name).where(users.c.token_hash == token_hash)).first() is not None
+
+
+def refuse_second_controller(url: str) -> None:
+    """Raises BackendError if a server uses this database."""
+    with _opened(url) as connected:
+        if connected is None:
+            return
+        database, _ = connected
+        with database.connect() as connection:
+            if not database.hold(connection):
+                raise taken(database, connection)
+            database.let_go(connection)
+
+
+def _check_application(connection: Connection, name: str) -> None:
+    if connection.exec_driver_sql("PRAGMA application_id").scalar_one() != APPLICATION_ID:
+        raise InvalidSpec(f"{name} is an SQLite file, but not a Fairlead database; choose another name")
+
+
+def quick_damage(connection: Connection) -> str:
+    """What SQLite's quick check finds first; empty if it finds nothing."""
+    try:
+        told = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+    except SQLAlchemyError as error:
+        return reason(error)
+    return "" if told == "ok" else told.replace("\n", ": ")
+
+
 def _looked(connection: Connection, name: str, *, sqlite: bool) -> Inspected:
-    if sqlite and connection.exec_driver_sql("PRAGMA application_id").scalar_one() != APPLICATION_ID:
-        raise InvalidSpec(f"{name} is an SQLite file, but not a Fairlead database")
+    if sqlite:
+        _check_application(connection, name)
     if not migrations.is_current(connection):
         return Inspected(name, current=False)
     rows = connection.execute(select(journal).order_by(journal.c.seq.desc()).limit(LOOKED_AT)).all()

@@ -1,0 +1,27 @@
+"""The identity of the cluster, and of each submission."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "002"
+down_revision = "001"
+
+
+def upgrade() -> None:
+    cluster = op.create_table(
+        "cluster",
+        sa.Column("id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("identity", sa.Text, nullable=False),
+        sa.Column("made_at", sa.Double, nullable=False),
+        sa.Column("directory", sa.Text, nullable=False),
+        sa.Column("place", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="cluster_pkey"),
+    )
+    row = {"id": 1, "identity": str(uuid.uuid4()), "made_at": time.time(), "directory": "", "place": ""}
+    op.bulk_insert(cluster, [row])
+    op.add_column("jobs", sa.Column("submission", sa.Text, nullable=True))
