@@ -15,8 +15,9 @@ from fairlead.cli.doctor import examine_server
 from fairlead.cli.main import main
 from fairlead.cli.surroundings import OK, PROBLEM, WARNING, Finding
 from fairlead.core.messages import Tick
+from fairlead.server.auth import digest
 from fairlead.server.directory import Directory, Running
-from fairlead.server.store import Store
+from fairlead.server.store import Store, User
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +33,7 @@ def directory(tmp_path: Path) -> Directory:
     directory.prepare()
     directory.write_token("fl_secret")
     with Store.open(f"sqlite:///{directory.path}/fairlead.db") as store:
+        store.put_user(User("ada", "admin", digest("fl_secret"), 0.0, disabled=False))
         epoch = store.claim(who="a test")
         for at in (1.0, 2.0, 3.0):
             store.write([Tick(at), Tick(at)], {}, epoch=epoch)
@@ -71,7 +73,7 @@ def test_a_sound_server_is_found_sound_and_left_as_it_is(directory: Directory) -
     findings = found(directory)
     for name in ("state directory", "database", "journal", "clock against journal", "token", "server", "configuration"):
         assert findings[name].status == OK, findings[name]
-    assert "last 6 messages are whole" in findings["journal"].text
+    assert "all 6 messages are whole" in findings["journal"].text
     after = {path.name: path.read_bytes() for path in directory.path.iterdir()}
     assert all(after[name] == content for name, content in before.items() if not name.endswith("-wal"))
 

@@ -12,13 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from uuid import uuid4
 
 from fairlead.backends.identity import read_identity
 from fairlead.backends.unclaimed import end_unclaimed, find_unclaimed
 from fairlead.core.errors import BackendError
 from fairlead.server.auth import digest
 from fairlead.server.directory import Directory, JobNumbers, run_on
-from fairlead.server.identity import DatabaseRecord, DirectoryRecord, ForeignDatabase, Pair, check_pair
+from fairlead.server.identity import ClusterFile, DatabaseRecord, DirectoryRecord, ForeignDatabase, Pair, check_pair
 from fairlead.server.inspecting import find_record, refuse_second_controller
 from fairlead.server.keys import without_password
 from fairlead.server.store import Store
@@ -67,12 +68,17 @@ def join(directory: Directory, store: Store, found: Checked) -> JobNumbers:
     return numbers
 
 
-def note_run(directory: Directory, store: Store) -> None:
+def note_run(directory: Directory, store: Store, found: Checked) -> None:
     """That they run together now; for the controller, once it has claimed the database."""
     cluster = directory.read_cluster()
     assert cluster is not None, "it was written before the controller started"
-    store.settle(directory=cluster.directory, place=_place(directory))
-    directory.write_cluster(replace(cluster, database=store.name, epoch=store.epoch))
+    told = found.directory.highest if found.pair.notice else cluster.told
+    _note(directory, store, replace(cluster, database=store.name, run=str(uuid4()), told=told))
+
+
+def _note(directory: Directory, store: Store, cluster: ClusterFile) -> None:
+    directory.write_cluster(cluster)  # first: a database in its place may be of another run, one elsewhere may not
+    store.settle(directory=cluster.directory, place=_place(directory), run=cluster.run)
 
 
 def _place(directory: Directory) -> str:
@@ -108,9 +114,8 @@ def _adopt(directory: Directory, url: str, *, end_jobs: bool, grace_s: float) ->
         JobNumbers(directory.job_number, before.highest).close()  # numbers go on, also if jobs/ is put aside
         if before.has_jobs and not kept:
             yield f"the jobs of before were put aside: {_put_jobs_aside(directory)}"
-        cluster = replace(directory.make_cluster(identity), database=store.name, epoch=store.epoch)
-        directory.write_cluster(cluster)
-        store.settle(directory=cluster.directory, place=_place(directory))
+        made = replace(directory.make_cluster(identity), database=store.name, run=str(uuid4()), told=before.highest)
+        _note(directory, store, made)
         yield f"state directory {directory.path} and database {store.name} are cluster {identity} from now on"
         if before.highest:
             yield f"new jobs are numbered from {before.highest + 1}, or beyond those in the database"

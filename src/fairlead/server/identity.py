@@ -17,6 +17,10 @@ from fairlead.core.errors import BackendError
 class ForeignDatabase(BackendError):
     """The database and the state directory are not of the same cluster, or not of the same time."""
 
+    def __init__(self, found: str, remedy: str) -> None:
+        super().__init__(f"{found}. {remedy}")
+        self.found, self.remedy = found, remedy
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
@@ -26,9 +30,11 @@ class ClusterFile:
     cluster: str
     #: The directory's own: two directories may hold the same cluster, one after the other.
     directory: str
-    #: The database that it last ran with, without a password, and how often that had been started by then.
+    #: The database that it last ran with, without a password, and the identity of that run.
     database: str = ""
-    epoch: int = 0
+    run: str = ""
+    #: Up to here it was told that the database does not know of all numbers that were given.
+    told: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,8 @@ class DatabaseRecord:
     #: The state directory it last ran with, and where that is. Empty: it has not run since there are identities.
     directory: str = ""
     place: str = ""
-    epoch: int = 0
+    #: The identity of the last run.
+    run: str = ""
     #: It has a journal or jobs.
     used: bool = False
     #: The highest number of a job in it.
@@ -107,23 +114,27 @@ def _check_upgrade(directory: DirectoryRecord, database: DatabaseRecord) -> Pair
 
 def _check_age(directory: DirectoryRecord, cluster: ClusterFile, database: DatabaseRecord) -> Pair:
     """Of the same cluster; but is it also the database that the directory was last used with?"""
-    if database.epoch > cluster.epoch and database.directory not in ("", cluster.directory):
+    if database.run == cluster.run:
+        return Pair(None, _told_if_older(directory, database))
+    if database.directory not in ("", cluster.directory):
         raise ForeignDatabase(
-            f"{_both(directory, database)}; but it was last used by another state directory, {database.place}: jobs "
-            f"would run twice. Use that one with --state DIR; if it is gone for good, say so with {_adopt(directory)}"
+            f"{_both(directory, database)}; but it was last used by another state directory, {database.place}, and "
+            "jobs would run twice",
+            f"Use that one with --state DIR; if it is gone for good, say so with {_adopt(directory)}",
         )
-    if database.epoch < cluster.epoch and cluster.database not in ("", database.name):
+    if cluster.database not in ("", database.name):
         raise ForeignDatabase(
             f"{_both(directory, database)}; but the state directory was last used with {cluster.database}, and "
-            f"{database.name} is older. Name that one with --database URL or [server] database; to go on from the "
-            f"older one, and lose what came since, say so with {_adopt(directory)}"
+            f"{database.name} does not know of that",
+            f"Name that one with --database URL or [server] database; to go on from {database.name}, and lose what "
+            f"it does not know, say so with {_adopt(directory)}",
         )
     return Pair(None, _told_if_older(directory, database))
 
 
 def _told_if_older(directory: DirectoryRecord, database: DatabaseRecord) -> str:
     first, last = database.last_number + 1, directory.highest
-    if first > last:
+    if first > last or (directory.cluster is not None and last <= directory.cluster.told):
         return ""
     jobs = f"job {last}" if first == last else f"jobs {first} to {last}"
     return (
@@ -138,9 +149,9 @@ def _lost(directory: DirectoryRecord, name: str, found: str) -> ForeignDatabase:
     whose = f"belongs to cluster {cluster.cluster}" if cluster is not None else "has jobs of a cluster"
     before = f", last with database {cluster.database}" if cluster is not None and cluster.database else ""
     return ForeignDatabase(
-        f"database {name} {found}, but state directory {directory.path} {whose}{before}. Restore a backup of the "
-        f"database, or name the one in use with --database URL; to begin a new cluster here, with the old jobs put "
-        f"aside, say so with {_adopt(directory)}"
+        f"database {name} {found}, but state directory {directory.path} {whose}{before}",
+        "Restore a backup of the database, or name the one in use with --database URL; to begin a new cluster here, "
+        f"with the old jobs put aside, say so with {_adopt(directory)}",
     )
 
 
@@ -150,9 +161,9 @@ def _foreign(directory: DirectoryRecord, database: DatabaseRecord) -> ForeignDat
     other = f" (the database's is {database.place})" if database.place else ""
     aside = ", with what is in jobs/ put aside" if directory.has_jobs else ""
     return ForeignDatabase(
-        f"{_both(directory, database)}: they do not belong together. Name the right database with --database URL{own}, "
-        f"or the right state directory with --state DIR{other}; to move the database here on purpose{aside}, say so "
-        f"with {_adopt(directory)}"
+        f"{_both(directory, database)}: they do not belong together",
+        f"Name the right database with --database URL{own}, or the right state directory with --state DIR{other}; to "
+        f"move the database here on purpose{aside}, say so with {_adopt(directory)}",
     )
 
 

@@ -1,22 +1,29 @@
-"""A look at a database that changes nothing in it: is it ours, is it current, and is the end of its journal whole?"""
+"""A look at a database that changes nothing in it: whose is it, is it current, and is it whole?
+
+The quick look is for every start; the deep one, which reads everything, for `fairlead doctor`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 from sqlalchemy import inspect as inspect_tables
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
-from fairlead.core.errors import BackendError, InvalidSpec
+from fairlead.core import codec
+from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
+from fairlead.core.facts import Facts
+from fairlead.core.state import State
 from fairlead.server import migrations
 from fairlead.server.database import (
     APPLICATION_ID,
     Database,
+    Postgres,
     Sqlite,
     open_database,
     reason,
@@ -24,11 +31,17 @@ from fairlead.server.database import (
     taken,
 )
 from fairlead.server.identity import DatabaseRecord
-from fairlead.server.journal import Record, check_gap, checksum
-from fairlead.server.tables import cluster, controller, journal, submissions, users
+from fairlead.server.journal import Record, check_gap, checksum, recover
+from fairlead.server.store import Store
+from fairlead.server.tables import cluster, journal, submissions, users
 
-#: Records at the end of the journal that are read.
-LOOKED_AT = 1000
+#: Tables whose indexes decide what the loop finds.
+_LOOKED_UP = ("jobs", "marks", "requests", "submissions", "users")
+#: As SQLite says it.
+_DAMAGED = ("malformed", "not a database")
+#: Of what is wrong with a database.
+_MOST_TOLD = 20
+_PAGE = select(journal).where(journal.c.seq > bindparam("after")).order_by(journal.c.seq).limit(5000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +52,16 @@ class Inspected:
     current: bool
     #: Number and time of the last record; None if there is none.
     last: tuple[int, float] | None = None
-    #: How many of the last records were read.
-    looked_at: int = 0
+    #: How many records there are.
+    count: int = 0
     #: One sentence for each record that is not whole, newest first.
     damaged: tuple[str, ...] = ()
     #: The damage is in what was written last, which a start mends by itself.
     mendable: bool = False
+    #: What SQLite finds wrong with the file. If anything is, nothing else was looked at.
+    broken: tuple[str, ...] = ()
+    #: Whether PostgreSQL would notice a damaged page; None for SQLite.
+    checksums: bool | None = None
 
 
 def inspect(url: str) -> Inspected | None:
@@ -53,7 +70,7 @@ def inspect(url: str) -> Inspected | None:
         if connected is None:
             return None
         database, connection = connected
-        return _looked(connection, database.name, sqlite=isinstance(database, Sqlite))
+        return _looked(connection, database)
 
 
 @contextmanager
@@ -68,12 +85,14 @@ def _opened(url: str) -> Iterator[tuple[Database, Connection] | None]:
         with database.readers.connect() as connection:
             yield database, connection
     except SQLAlchemyError as error:
-        raise BackendError(f"cannot open database {database.name}: {reason(error)}") from None
+        damaged = isinstance(error, DatabaseError) and any(words in str(error) for words in _DAMAGED)
+        remedy = "; it is damaged: restore a backup, see docs/operating.md" if damaged else ""
+        raise BackendError(f"cannot open database {database.name}: {reason(error)}{remedy}") from None
     finally:
         database.close()
 
 
-def find_record(url: str, directory: Path, *, token_hash: str | None) -> DatabaseRecord | None:
+def find_record(url: str, directory: Path | None, *, token_hash: str | None) -> DatabaseRecord | None:
     """Which cluster a database belongs to, and whether the token in a state directory is one of its users'. None if it
     is not there, or has no tables. Raises BackendError if it is damaged."""
     with _opened(url) as connected:
@@ -98,11 +117,11 @@ def find_record(url: str, directory: Path, *, token_hash: str | None) -> Databas
             identity=None if own is None else own.identity,
             directory="" if own is None else own.directory,
             place="" if own is None else own.place,
-            epoch=connection.execute(select(controller.c.epoch)).scalar_one(),
+            run="" if own is None else own.run,
             used=any(connection.execute(select(table).limit(1)).first() for table in (journal, submissions)),
             last_number=connection.execute(select(func.coalesce(func.max(submissions.c.number), 0))).scalar_one(),
             knows_token=None if token_hash is None else _knows(connection, token_hash),
-            in_directory=sqlite_path(url) == directory / "fairlead.db",
+            in_directory=directory is not None and sqlite_path(url) == directory / "fairlead.db",
         )
 
 
@@ -128,40 +147,87 @@ def _check_application(connection: Connection, name: str) -> None:
 
 
 def quick_damage(connection: Connection) -> str:
-    """What SQLite's quick check finds first; empty if it finds nothing."""
+    """What SQLite finds first; empty if it finds nothing.
+
+    Of every page, that it is what it should be: about 2 s for each GB. Of the tables that the loop looks things up in,
+    also that their indexes are right. The journal's messages and the snapshots have checksums of their own.
+    """
+    tables = (table for table in inspect_tables(connection).get_table_names() if table in _LOOKED_UP)
     try:
-        told = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+        for pragma in ("quick_check(1)", *(f"integrity_check({table})" for table in tables)):
+            told = str(connection.exec_driver_sql(f"PRAGMA {pragma}").scalar())
+            if told != "ok":
+                return told.replace("\n", ": ")
     except SQLAlchemyError as error:
         return reason(error)
-    return "" if told == "ok" else told.replace("\n", ": ")
+    return ""
 
 
-def _looked(connection: Connection, name: str, *, sqlite: bool) -> Inspected:
-    if sqlite:
+def _looked(connection: Connection, database: Database) -> Inspected:
+    name = database.name
+    if isinstance(database, Sqlite):
+        if damage := _deep_damage(connection):
+            return Inspected(name, current=True, broken=damage)
         _check_application(connection, name)
     if not migrations.is_current(connection):
         return Inspected(name, current=False)
-    rows = connection.execute(select(journal).order_by(journal.c.seq.desc()).limit(LOOKED_AT)).all()
-    if not rows:
+    found = _check_journal(connection, name)
+    if not found.damaged and (why := _cannot_be_replayed(database)):
+        found = replace(found, damaged=(why,))
+    if isinstance(database, Postgres):
+        on = connection.exec_driver_sql("SHOW data_checksums").scalar_one() == "on"
+        found = replace(found, checksums=on)
+    return found
+
+
+def _check_journal(connection: Connection, name: str) -> Inspected:
+    """Every record: its checksum, its message, and that none is missing."""
+    damaged: list[tuple[int, str]] = []  # the turn it is of, and what is wrong
+    last, before, count = None, 0, 0
+    while rows := connection.execute(_PAGE, {"after": before}).all():
+        for row in rows:
+            record = Record(row.seq, row.at, row.type, row.job, row.body)
+            if told := _damage(connection, before, record, row.crc):
+                damaged.append((row.turn, told))
+            before, last = row.seq, row
+        count += len(rows)
+    if last is None:
         return Inspected(name, current=True)
-    damaged, whole_turn = [], True
-    after = None
-    for row in rows:
-        told = _damage(connection, row.seq, after, Record(row.seq, row.at, row.type, row.job, row.body), row.crc)
-        if told:
-            damaged.append(told)
-            whole_turn = whole_turn and row.turn == rows[0].turn
-        after = row.seq
-    return Inspected(name, True, (rows[0].seq, rows[0].at), len(rows), tuple(damaged), bool(damaged) and whole_turn)
+    newest_first = tuple(text for _, text in reversed(damaged))
+    mendable = bool(damaged) and all(turn == last.turn for turn, _ in damaged)
+    return Inspected(name, True, (last.seq, last.at), count, newest_first, mendable)
 
 
-def _damage(connection: Connection, seq: int, after: int | None, record: Record, crc: int) -> str:
+def _damage(connection: Connection, before: int, record: Record, crc: int) -> str:
     try:
-        if after is not None and after != seq + 1:
-            check_gap(connection, seq, after)
+        if record.seq != before + 1:
+            check_gap(connection, before, record.seq)
         if checksum(record.body) != crc:
-            return f"message {seq} does not match its checksum"
+            return f"message {record.seq} does not match its checksum"
         record.message  # noqa: B018  # it is read for what it may raise
     except BackendError as error:
         return str(error)
     return ""
+
+
+def _cannot_be_replayed(database: Database) -> str:
+    """Do what a start does: load the newest snapshot, and apply what came after. Empty if that succeeds."""
+    store = Store(database)
+    try:
+        recover(store, State, lambda data: State.of(codec.decode(Facts, data, place="snapshot")))
+    except FairleadError as error:
+        return f"the journal cannot be replayed: {error}"
+    finally:
+        store.close()
+    return ""
+
+
+def _deep_damage(connection: Connection) -> tuple[str, ...]:
+    """All that SQLite finds wrong, up to a limit."""
+    try:
+        told = [str(row[0]) for row in connection.exec_driver_sql(f"PRAGMA integrity_check({_MOST_TOLD})")]
+        alone = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    except SQLAlchemyError as error:
+        return (reason(error),)
+    lines = [line for text in told if text != "ok" for line in text.splitlines()]
+    return (*lines, *(f"row {row[1]} of table {row[0]} refers to a row of {row[2]} that is missing" for row in alone))

@@ -114,7 +114,7 @@ class Plane:
         self._directory.jobs.mkdir(mode=0o700, exist_ok=True)
         self.controller = controller = Controller(store, machine, self._directory.jobs, options)
         controller.start()
-        note_run(self._directory, store)
+        note_run(self._directory, store, found)
         self.notices += [found.pair.notice] * bool(found.pair.notice) + controller.notices
         auth = Auth(store)
         self._token = settle_owner(self._directory, store, auth)

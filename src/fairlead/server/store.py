@@ -205,12 +205,6 @@ class Store:
         """For messages; without a password."""
         return self._database.name
 
-    @property
-    def epoch(self) -> int:
-        """How often it was claimed: goes up with each controller."""
-        with self._reading() as connection:
-            return int(connection.execute(select(controller.c.epoch)).scalar_one())
-
     def identity(self) -> str:
         """Of the cluster it belongs to."""
         with self._reading() as connection:

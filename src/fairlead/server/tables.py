@@ -172,6 +172,8 @@ cluster = Table(
     #: The identity of the state directory that last ran with it, and where that is, for people. Empty before the first.
     Column("directory", Text, nullable=False),
     Column("place", Text, nullable=False),
+    #: Made anew by each run; the state directory has it too, so that an older copy is told from the one in use.
+    Column("run", Text, nullable=False),
 )
 
 #: The one row that says who may write the journal.

@@ -20,8 +20,9 @@ def upgrade() -> None:
         sa.Column("made_at", sa.Double, nullable=False),
         sa.Column("directory", sa.Text, nullable=False),
         sa.Column("place", sa.Text, nullable=False),
+        sa.Column("run", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("id", name="cluster_pkey"),
     )
-    row = {"id": 1, "identity": str(uuid.uuid4()), "made_at": time.time(), "directory": "", "place": ""}
-    op.bulk_insert(cluster, [row])
+    made = {"identity": str(uuid.uuid4()), "made_at": time.time()}
+    op.bulk_insert(cluster, [{"id": 1, **made, "directory": "", "place": "", "run": ""}])
     op.add_column("jobs", sa.Column("submission", sa.Text, nullable=True))
