@@ -35,8 +35,8 @@ from fairlead.server.journal import Record, check_gap, checksum, recover
 from fairlead.server.store import Store
 from fairlead.server.tables import cluster, journal, submissions, users
 
-#: Tables whose indexes decide what the loop finds.
-_LOOKED_UP = ("jobs", "marks", "requests", "submissions", "users")
+#: Tables whose indexes only matter to a person who reads a job's story; all others decide what the loop finds.
+_STORIES = ("journal", "notes", "quarantine", "snapshots")
 #: As SQLite says it.
 _DAMAGED = ("malformed", "not a database")
 #: Of what is wrong with a database.
@@ -152,15 +152,25 @@ def quick_damage(connection: Connection) -> str:
     Of every page, that it is what it should be: about 2 s for each GB. Of the tables that the loop looks things up in,
     also that their indexes are right. The journal's messages and the snapshots have checksums of their own.
     """
-    tables = (table for table in inspect_tables(connection).get_table_names() if table in _LOOKED_UP)
     try:
-        for pragma in ("quick_check(1)", *(f"integrity_check({table})" for table in tables)):
+        tables = inspect_tables(connection).get_table_names()
+        looked_up = (table for table in tables if table not in _STORIES)
+        for pragma in ("quick_check(1)", *(f"integrity_check({table})" for table in looked_up)):
             told = str(connection.exec_driver_sql(f"PRAGMA {pragma}").scalar())
             if told != "ok":
                 return told.replace("\n", ": ")
+        for table in {"cluster", "controller"}.intersection(tables):
+            if connection.exec_driver_sql(f"SELECT id FROM {table}").all() != [(1,)]:
+                return f"table {table} should have the one row 1"
+        return next(iter(_alone(connection)), "")
     except SQLAlchemyError as error:
         return reason(error)
-    return ""
+
+
+def _alone(connection: Connection) -> list[str]:
+    """Rows that refer to others which are missing."""
+    rows = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    return [f"row {row[1]} of table {row[0]} refers to a row of {row[2]} that is missing" for row in rows]
 
 
 def _looked(connection: Connection, database: Database) -> Inspected:
@@ -226,8 +236,8 @@ def _deep_damage(connection: Connection) -> tuple[str, ...]:
     """All that SQLite finds wrong, up to a limit."""
     try:
         told = [str(row[0]) for row in connection.exec_driver_sql(f"PRAGMA integrity_check({_MOST_TOLD})")]
-        alone = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+        alone = _alone(connection)
     except SQLAlchemyError as error:
         return (reason(error),)
     lines = [line for text in told if text != "ok" for line in text.splitlines()]
-    return (*lines, *(f"row {row[1]} of table {row[0]} refers to a row of {row[2]} that is missing" for row in alone))
+    return (*lines, *alone)
