@@ -12,6 +12,7 @@ from world import World
 
 from fairlead.backends.identity import Identity, belongs_to, read_identity, take_directory
 from fairlead.backends.local import LocalBackend
+from fairlead.core.messages import JobStopped
 from fairlead.core.types import Phase
 
 MINE, OTHER = Identity("c", "1", "mine"), Identity("c", "1", "other")
@@ -165,3 +166,24 @@ def test_an_attempt_that_goes_by_the_number_of_another_job_is_ended(clusters: Cl
     assert "job 1, attempt 1" in told
     assert clusters.written("saved") == "saved\n"
     clusters.end("1")
+
+
+def test_an_attempt_that_is_ahead_of_the_database_is_stopped_and_not_run_again(clusters: Clusters) -> None:
+    clusters.start("1", f"cd {clusters.work}; " + SAVES)
+    clusters.until(lambda: clusters.written("up"))
+    clusters.stop("1")
+    clusters.end("1")
+    clusters.again("1", 2)
+    clusters.until(lambda: clusters.written("up").count("\n") == 2)
+    clusters.events.clear()
+    restored = clusters.believed("1", Phase.RUNNING, 0)  # with attempt 1, as it was when the backup was made
+    clusters.marks.clear()
+    backend = clusters.make_backend()
+    (told,) = backend.end_unclaimed([restored], grace_s=20.0)
+    assert "job 1, attempt 2" in told
+    assert clusters.crash(restored) == ["job 1: has ended meanwhile"]
+    clusters.hear("1", JobStopped)
+    clusters.again("1", 2)
+    clusters.hear("1", JobStopped, count=2)
+    assert clusters.written("up").count("\n") == 2
+    assert clusters.written("saved").count("\n") == 2

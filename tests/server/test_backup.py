@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -150,6 +151,29 @@ def test_a_lost_database_is_no_new_cluster_unless_that_is_said(home: Home) -> No
     new = home.says("mine")
     assert int(new) == int(old) + 1
     assert home.logs(new) == "mine\n"
+    home.run("fairlead down")
+
+
+@pytest.mark.slow
+def test_a_cluster_from_before_there_were_identities_is_upgraded_while_its_jobs_run(home: Home) -> None:
+    home.run("fairlead up --detach")
+    first = home.says("first")
+    running = home.submit_waiting()
+    home.run("fairlead down --keep-jobs")
+    with sqlite3.connect(home.state / "fairlead.db") as database:
+        database.execute("DROP TABLE cluster")
+        database.execute("ALTER TABLE jobs DROP COLUMN submission")
+        database.execute("UPDATE alembic_version SET version_num = '001'")
+    database.close()
+    for path in [home.state / "cluster.json", home.state / "job-number", *home.state.rglob("identity.json")]:
+        path.unlink()
+
+    assert "warning" not in home.run("fairlead up --detach")
+    home.let_go()
+    home.is_in(running, "SUCCEEDED")
+    assert home.told == ["begin", "end"]
+    assert home.logs(first) == "first\n"
+    assert home.says("new") == str(int(running) + 1)
     home.run("fairlead down")
 
 

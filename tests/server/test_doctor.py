@@ -17,6 +17,7 @@ from fairlead.cli.surroundings import OK, PROBLEM, WARNING, Finding
 from fairlead.core.messages import Tick
 from fairlead.server.auth import digest
 from fairlead.server.directory import Directory, Running
+from fairlead.server.identity import ClusterFile
 from fairlead.server.store import Store, User
 
 
@@ -86,6 +87,34 @@ def test_a_damaged_end_of_the_journal_is_a_warning_and_a_damaged_middle_a_proble
     journal = found(directory)["journal"]
     assert journal.status == PROBLEM
     assert "message 6 does not match its checksum (and 1 more)" in journal.text
+
+
+def test_a_damaged_page_is_a_problem(directory: Directory) -> None:
+    path = directory.path / "fairlead.db"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 4096 * 8] + b"\xff" * 4096 + whole[4096 * 9 :])
+    database = found(directory)["database"]
+    assert (database.status, database.remedy) == (PROBLEM, "restore a backup, see docs/operating.md")
+    assert "fairlead.db is damaged: " in database.text
+
+
+def test_a_database_of_another_cluster_is_a_problem_with_both_identities(directory: Directory) -> None:
+    url = f"sqlite:///{directory.path}/fairlead.db"
+    with Store.open(url) as store:
+        identity = store.identity()
+    directory.write_cluster(ClusterFile("another", "d"))
+    with Store.open(url) as store:
+        store.settle(directory="e", place="/elsewhere on host")
+    database = found(directory)["database"]
+    assert database.status == PROBLEM
+    assert "another" in database.text
+    assert identity in database.text
+    assert f"fairlead database adopt --state {directory.path}" in database.remedy
+    assert "/elsewhere on host" in database.remedy
+    directory.write_cluster(ClusterFile(identity, "e"))
+    assert identity in found(directory)["cluster"].text
+    (directory.path / "fairlead.db").unlink()
+    assert "is not there, or empty" in found(directory)["database"].text
 
 
 def test_what_others_can_read_is_told(directory: Directory) -> None:

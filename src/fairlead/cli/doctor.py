@@ -183,7 +183,7 @@ def _database(patient: Patient) -> Iterator[Finding]:
         yield Finding("database", PROBLEM, f"{found.name} is damaged: {found.broken[0]}{more}", _RESTORE)
         return
     try:
-        notice = check(patient.directory, url).pair.notice
+        checked = check(patient.directory, url)
     except ForeignDatabase as error:
         if patient.directory.running() is None:
             yield Finding("database", PROBLEM, error.found, error.remedy)
@@ -191,8 +191,10 @@ def _database(patient: Patient) -> Iterator[Finding]:
             remedy = "say in [server] database which one it is; the next `fairlead up` refuses any other"
             yield Finding("database", WARNING, f"the server uses another database: {error.found}", remedy)
         return
-    if notice:
-        yield Finding("cluster", WARNING, notice, "the next `fairlead up` goes on from there")
+    if checked.pair.notice:
+        yield Finding("cluster", WARNING, checked.pair.notice, "the next `fairlead up` goes on from there")
+    elif checked.directory.cluster is not None:
+        yield Finding("cluster", OK, f"{checked.directory.cluster.cluster}, of the state directory and of the database")
     yield from _journal(found) if found is not None else [Finding("database", OK, "is made by the first `fairlead up`")]
 
 
