@@ -140,7 +140,7 @@ def parse(raw: bytes) -> Line | None:
 
 
 def write_whole(path: Path, text: str, *, durable: bool = False) -> None:
-    """All of it or nothing, for whoever reads it meanwhile, and whoever else writes it; `durable` also after a power
+    """Replace a file as a whole: a reader, and a second writer, never meet a part of it. `durable`: nor after a power
     cut."""
     draft = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.draft")
     try:

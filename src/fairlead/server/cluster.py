@@ -44,7 +44,7 @@ def check(directory: Directory, url: str) -> Checked:
     try:
         return Checked(check_pair(own, database, name=name), own, database)
     except ForeignDatabase:
-        refuse_second_controller(url)  # which is told first: whose it is matters only once nobody uses it
+        refuse_second_controller(url)  # which is told first: whose it is matters only once no server uses it
         raise
 
 
