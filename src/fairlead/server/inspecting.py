@@ -19,6 +19,7 @@ from fairlead.core import codec
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
 from fairlead.core.facts import Facts
 from fairlead.core.state import State
+from fairlead.journal import checksum
 from fairlead.server import migrations
 from fairlead.server.database import (
     APPLICATION_ID,
@@ -31,7 +32,7 @@ from fairlead.server.database import (
     taken,
 )
 from fairlead.server.identity import DatabaseRecord
-from fairlead.server.journal import Record, check_gap, checksum, recover
+from fairlead.server.journal import Record, check_gap, recover
 from fairlead.server.store import Store
 from fairlead.server.tables import cluster, journal, submissions, users
 
