@@ -33,9 +33,10 @@ from fairlead.core.types import Phase
 from fairlead.server.api import Settings, make_app
 from fairlead.server.api.wire import make_server
 from fairlead.server.auth import NAME, Auth, Role, digest, make_token
+from fairlead.server.cluster import check, join, note_run
 from fairlead.server.config import Config
 from fairlead.server.controller import Controller, ControlOptions
-from fairlead.server.directory import Directory, Running, account
+from fairlead.server.directory import Directory, JobNumbers, Running, account
 from fairlead.server.launching import LaunchRules
 from fairlead.server.listening import listen, names, reachable
 from fairlead.server.outlook import Rules
@@ -72,11 +73,14 @@ class Plane:
         self._directory, self._config = directory, config
         self._lock: int | None = None
         self._store: Store | None = None
+        self._numbers: JobNumbers | None = None
         self._service: Service | None = None
         self._http: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._token = ""
         self.url = ""
+        #: What a person should know of the start.
+        self.notices: list[str] = []
 
     # -- beginning -----------------------------------------------------------------------------------------------
 
@@ -104,10 +108,15 @@ class Plane:
             gpus=config.cluster.gpus, nodes=config.cluster.nodes or None, price_per_hour=config.cluster.price_per_hour
         )
         options = control_options(config)
+        url = config.database_url(self._directory.path)
+        found = check(self._directory, url)
+        self._store = store = Store.open(url)
+        self._numbers = join(self._directory, store, found)
         self._directory.jobs.mkdir(mode=0o700, exist_ok=True)
-        self._store = store = Store.open(config.database_url(self._directory.path))
         self.controller = controller = Controller(store, machine, self._directory.jobs, options)
         controller.start()
+        note_run(self._directory, store, found)
+        self.notices += [found.pair.notice] * bool(found.pair.notice) + controller.notices
         auth = Auth(store)
         self._token = settle_owner(self._directory, store, auth)
         rules = Rules(options.make_policy, Cadence.parse(options.cadence))
@@ -232,6 +241,9 @@ class Plane:
         self._release()
 
     def _release(self) -> None:
+        if self._numbers is not None:
+            self._numbers.close()
+            self._numbers = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
