@@ -376,7 +376,7 @@ class Job:
     #: How its last attempt that ended by itself did so.
     exit_code: int | None = None
     detail: str = ""
-    #: What that attempt printed last, if it failed and that is known. For those who may read its log.
+    #: What that attempt printed last, if it failed and that is known. Part of its log: not shown without a right to it.
     last_line: str = ""
     belief: Belief = Belief()
 

@@ -144,7 +144,7 @@ def job_resource(job: Job, published: Published, sight: Sight) -> dict[str, Any]
 
 
 def seen(job: Job, sight: Sight) -> Job:
-    """Without what it printed, for those who may not read its log."""
+    """The job without what it printed, unless its log may be read as well."""
     return job if sight is Sight.ALL else replace(job, last_line="")
 
 

@@ -42,7 +42,7 @@ _PINNED = (
 
 
 def told_message(seq: int, message: Message, *, logs: bool = True) -> dict[str, Any]:
-    """A message of the journal, with its fields; without `logs`, for those who may not read what a job prints."""
+    """A message of the journal, with its fields; but for what the job printed, unless its `logs` may be read."""
     if isinstance(message, JobExited) and not logs:
         message = replace(message, last_line="")
     fields = encode(message)
