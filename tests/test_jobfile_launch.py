@@ -70,9 +70,9 @@ def test_any_other_command_is_started_on_each_gpu_unless_it_has_one(run: Any) ->
 
 
 @pytest.mark.parametrize("run", LAUNCHERS, ids=str)
-def test_a_launcher_with_a_range_of_gpus_does_not_change_in_place(run: Any) -> None:
+def test_a_launcher_with_a_range_of_gpus_is_started_once_as_well(run: Any) -> None:
     spec = to_spec(asked(run, gpus="1-4"), job_id="1", user="ann", now=0.0, cluster_gpus=4)
-    assert (spec.launch, spec.in_place, spec.least, spec.most) == (Launch.ONCE, False, 1, 4)
+    assert (spec.launch, spec.in_place, spec.sizes) == (Launch.ONCE, True, (1, 1, 4))
 
 
 @pytest.mark.parametrize("run", OTHERS, ids=str)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from faulting import Service
+from test_running import until
 
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 
@@ -45,6 +46,21 @@ def test_torchrun_in_a_job_of_two_gpus_makes_two_workers_of_one_training(service
     lines = [line for line in service.fairlead("logs", "1").splitlines() if "met" in line]
     assert sorted(lines) == ["rank 0 met [0, 1]", "rank 1 met [0, 1]"]
     assert "once, with all of its GPUs" in service.fairlead("status", "1")
+
+
+def test_a_launcher_with_a_range_of_gpus_keeps_what_it_was_given(service: Service) -> None:
+    command = "sleep 1000"
+    service.fairlead("submit", "--gpus", "1-2", "--launch", "once", "--", "bash", "-c", command)
+    until(lambda: service.job("1")["state"] == "RUNNING")
+    job = service.job("1")
+    assert (job["gpus"]["pinned"], job["gpus"]["min"], job["gpus"]["max"]) == (True, job["gpus"]["current"], 1)
+    assert job["reason"]["text"] == (
+        "runs on 1 GPU: its command is started once for all of them, so it cannot change size while it runs"
+    )
+    assert service.told_of("1")[:4] == ["JobSubmitted", "Start", "JobPinned", "JobStarted"]
+    service.fairlead("cancel", "1")
+    service.ends("1")
+    assert service.job("1")["gpus"]["max"] == 2
 
 
 def test_ranks_are_told_only_to_one_of_several_workers(service: Service) -> None:

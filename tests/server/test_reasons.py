@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.core.messages import JobExited, JobPinned
-from fairlead.core.types import Allocation, Job, JobSpec, Phase
+from fairlead.core.types import Allocation, Job, JobSpec, Launch, Phase
 from fairlead.server.published import Published
 from fairlead.server.reasons import ADVICE, SILENT_S, reason_of
 from fairlead.server.story import sentence
@@ -88,8 +88,12 @@ def test_a_pinned_job_says_why_its_size_does_not_change(gpus: int, copies: str) 
     found = reason_of(PUBLISHED, job)
     assert found is not None
     count = "1 GPU" if gpus == 1 else "2 GPUs"
-    why = "its command does not use fairlead.train, so it cannot change size while it runs"
+    fixed = "so it cannot change size while it runs"
+    why = f"its command does not use fairlead.train, {fixed}"
     assert (found.code, found.text) == ("pinned", f"runs on {count}: {why}{copies}")
     assert "fairlead.train" in ADVICE[found.code]
-    assert why in sentence(JobPinned(0.0, "a", 1))
+    assert fixed in sentence(JobPinned(0.0, "a", 1))
+    once = reason_of(PUBLISHED, replace(job, spec=replace(spec, launch=Launch.ONCE)))
+    assert once is not None
+    assert once.text == f"runs on {count}: its command is started once for all of them, {fixed}"
     assert sentence(JobPinned(0.0, "a", 1, pinned=False)).startswith("uses fairlead.train after all")

@@ -197,6 +197,8 @@ class Supervisor:
         self._crew = crew
         working = asyncio.ensure_future(crew.run())
         if isinstance(crew, Gang):
+            if self._task.pinned:  # before it runs, when it could be told to change
+                self.tell("pinned", pinned=True)
             self.tell("started")
         end = await working
         return end.code, end.why, end.final, end.log

@@ -37,6 +37,8 @@ class Task:
     elastic: bool = False
     #: Of a job that is not elastic.
     launch: Launch = Launch.PER_GPU
+    #: It should change its GPUs in place, but cannot, as it is launched once: it keeps those it begins with.
+    pinned: bool = False
     #: Of an elastic one: so long after its start, a command that has not spoken with its agent counts as one that never
     #: will. To import what a script needs takes less, as a rule; and one that speaks later is believed.
     pin_after_s: float = 30.0

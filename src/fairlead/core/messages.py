@@ -87,7 +87,7 @@ class JobReported:
 @dataclass(frozen=True, slots=True)
 class JobPinned:
     """The attempt cannot change its GPUs in place although its job was submitted as one that can: its command does not
-    speak with the library. It keeps what it was given. Or, if not `pinned`, it does speak, later than expected."""
+    speak with the library, or is a launcher. It keeps what it was given. Or, if not `pinned`, it speaks after all."""
 
     at: float
     job: str

@@ -101,19 +101,15 @@ def launch_of(request: JobRequest) -> Choice:
     if launcher := launcher_in(command):
         return Choice(Launch.ONCE, f"{launcher} starts the workers itself")
     line = shell_line(command)
-    if line is not None and not _asks_for_changes_in_place(request):
+    if line is not None and not asks_to_change_in_place(request):
         return Choice(Launch.ONCE, "it is a shell line")
     if line is not None and (launcher := next(filter(None, map(launcher_in, _commands_of(line))), "")):
         return Choice(Launch.ONCE, f"its shell line has {launcher}, which starts the workers itself")
     return Choice(Launch.PER_GPU, "it is no launcher and no shell line")
 
 
-def changes_in_place(request: JobRequest) -> bool:
-    """May its GPUs change without a restart, as far as the request says?"""
-    return _asks_for_changes_in_place(request) and launch_of(request).launch is Launch.PER_GPU
-
-
-def _asks_for_changes_in_place(request: JobRequest) -> bool:
+def asks_to_change_in_place(request: JobRequest) -> bool:
+    """Should its GPUs change without a restart? Whether they can is known when it runs: see `JobPinned`."""
     return request.gpus.elastic and request.elastic == "in-place"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairlead.core.types import JobSpec
 from fairlead.jobfile.command import command_of
-from fairlead.jobfile.launch import changes_in_place, launch_of
+from fairlead.jobfile.launch import asks_to_change_in_place, launch_of
 from fairlead.jobfile.reading import request_from, to_data
 from fairlead.jobfile.request import InvalidJob, JobRequest, Problem
 from fairlead.jobfile.sizes import MOST_ELEMENTS
@@ -82,7 +82,7 @@ def to_spec(request: JobRequest, *, job_id: str, user: str, now: float, cluster_
         gpus_min=gpus.least,
         gpus_max=max(1, cluster_gpus) if gpus.auto else gpus.most,
         gpu_types=request.gpu_type,
-        in_place=changes_in_place(request),
+        in_place=asks_to_change_in_place(request),
         launch=launch_of(request).launch,
         preemptible=request.preemptible,
         priority=request.priority,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 
-from fairlead.core.types import Job, Phase, Reason
+from fairlead.core.types import Job, Launch, Phase, Reason
 from fairlead.core.wording import counted
 from fairlead.server.published import Published
 
@@ -82,7 +82,7 @@ def reason_of(published: Published, job: Job) -> Reason | None:
     if job.phase is Phase.STARTING and job.spec.in_place and published.now - job.since >= SILENT_S:
         return _silent(job, published.now - job.since)
     if job.pinned_from is not None and job.phase is Phase.RUNNING:
-        return Reason("pinned", pinned_text(job.allocation.total), {"gpus": job.allocation.total})
+        return Reason("pinned", _pinned(job), {"gpus": job.allocation.total})
     return _planned(published, job)
 
 
@@ -101,13 +101,13 @@ def _last_words(job: Job) -> str:
     return f'; it last printed "{job.last_line}"' if job.last_line else ""
 
 
-def pinned_text(gpus: int) -> str:
+def _pinned(job: Job) -> str:
     """Of a job with a range of GPUs whose command turned out to know nothing of that."""
+    gpus, once = job.allocation.total, job.spec.launch is Launch.ONCE
+    why = "is started once for all of them" if once else "does not use fairlead.train"
     copies = f"; each has a copy of the command, and the {gpus} copies do not train together" if gpus > 1 else ""
-    return (
-        f"runs on {counted(gpus, 'GPU')}: its command does not use fairlead.train, so it cannot change size while it "
-        f"runs{copies}"
-    )
+    fixed = f"runs on {counted(gpus, 'GPU')}: its command {why}, so it cannot change size while it runs"
+    return fixed if once else fixed + copies
 
 
 def _cancelled(job: Job) -> str:

@@ -36,8 +36,8 @@ from fairlead.server.reasons import clock, ending
 from fairlead.server.store import Note
 
 _PINNED = (
-    "keeps the GPUs it was given until this attempt ends: its command does not use fairlead.train, so it cannot change "
-    "size while it runs"
+    "keeps the GPUs it was given until this attempt ends: its command is started once, or does not use fairlead.train, "
+    "so it cannot change size while it runs"
 )
 
 
