@@ -57,6 +57,7 @@ def test_a_launcher_with_a_range_of_gpus_keeps_what_it_was_given(service: Servic
     assert job["reason"]["text"] == (
         "runs on 1 GPU: its command is started once for all of them, so it cannot change size while it runs"
     )
+    assert "1 of 1, pinned" in service.fairlead("status", "1")
     assert service.told_of("1")[:4] == ["JobSubmitted", "Start", "JobPinned", "JobStarted"]
     service.fairlead("cancel", "1")
     service.ends("1")

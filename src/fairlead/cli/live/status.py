@@ -101,6 +101,7 @@ def _rows(job: Job, look: Look) -> Iterator[tuple[str, str | Text]]:
 def _gpus(job: Job) -> str:
     gpus = job["gpus"]
     size = str(gpus["min"]) if gpus["min"] == gpus["max"] else f"{gpus['min']} to {gpus['max']}"
+    size += ", pinned" if gpus.get("pinned") else ""
     kind = f" of type {clean(gpus['type'])}" if gpus.get("type") else ""
     where = places(gpus.get("allocation") or {})
     used = f"{gpu_hours(job['gpu_seconds'])} GPU-hours" + ("" if job["state"] in ENDED else " so far")
