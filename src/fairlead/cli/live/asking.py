@@ -29,6 +29,9 @@ _OPTIONS = (
     click.option("--gpus", metavar="N|A-B|auto", help="How many GPUs; a range or auto for an elastic job."),
     click.option("--gpu-type", multiple=True, metavar="TYPE", help="A type of GPU it accepts; can be repeated."),
     click.option("--elastic", metavar="HOW", help="How an elastic job changes its GPUs: in-place or restart."),
+    click.option("--launch", metavar="HOW",
+                 help="How often the command is started: per-gpu or once.  [default: once for a launcher such as "
+                 "torchrun, a shell line and one GPU; else per-gpu]"),
     click.option("--queue", metavar="NAME", help="The queue it waits in."),
     click.option("--priority", type=int, metavar="N", help="The higher, the earlier."),
     click.option("--weight", type=float, metavar="W", help="Its share, where GPUs are divided by shares."),

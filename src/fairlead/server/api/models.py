@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from fairlead.core.types import Launch
 from fairlead.server.auth import NAME, Role
 from fairlead.server.resources import State
 
@@ -101,6 +102,7 @@ class Gpus(BaseModel):
     max: int
     requested: int
     allocation: dict[str, list[int]]
+    pinned: bool = Field(description="It accepts only what it holds until its attempt ends, as it cannot change size.")
     type: str | None
 
 
@@ -132,6 +134,7 @@ class Job(BaseModel):
     priority: int
     weight: float
     preemptible: bool
+    launch: Launch = Field(description="How often its command is started: on each of its GPUs, or once for all.")
     labels: dict[str, str]
     deadline: float | None
     budget: float | None
