@@ -25,6 +25,8 @@ _SHARED = (
     click.option("--format", metavar="NAME", help=f"Format of TRACE; guessed if left out. {', '.join(READERS)}."),
     click.option("--cluster", metavar="SPEC",
                  help="16x4, or v100=3x4,k80=3x4@0.5 (price per GPU-hour). [default: the trace's nodes, or 16x4]"),
+    click.option("--speeds", metavar="TYPE=SPEED,...",
+                 help="How fast the cluster's GPU types are where TRACE has durations only, as in a100=2,k80=0.3."),
     click.option("--profiles", type=click.Path(), help="Profiles or throughput tables, if not beside TRACE."),
     click.option("--cadence", default="event", show_default=True, metavar="WHEN", help="event, 60s or event+60s."),
     click.option("--costs", default="default", show_default=True, metavar="COSTS",
