@@ -11,10 +11,11 @@ import click
 from rich.console import Console
 
 from fairlead.cli.errors import reports_errors
+from fairlead.cli.options import FORMAT
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
 from fairlead.sim.applications import APPLICATIONS, GoodputTruth
-from fairlead.sim.traces import READERS, Trace, read_trace, reshape
+from fairlead.sim.traces import Trace, read_trace, reshape
 from fairlead.sim.traces.canonical import to_csv, to_jsonl
 from fairlead.sim.traces.describe import as_table
 from fairlead.sim.traces.describe import describe as describe_trace
@@ -66,9 +67,6 @@ def sizes(text: str) -> tuple[tuple[int, float], ...]:
         raise click.BadParameter(f"found {text!r}; expected GPU counts and shares, like 1:0.9,8:0.1") from None
 
 
-FORMAT = click.option(
-    "--format", "format", metavar="NAME", help=f"Format of TRACE; guessed if left out. One of: {', '.join(READERS)}."
-)
 TO = click.option(
     "--to", type=click.Choice(["jsonl", "csv"]), help="Form to write; by OUT's ending if left out, else jsonl."
 )
@@ -238,6 +236,9 @@ def generate(  # one parameter per option is click's way
         session_jobs=session_jobs,
         seed=seed,
     )
+    if left_out := workload.too_large:
+        told = f"jobs of {' and '.join(map(str, left_out))} GPUs, which {gpus} cannot hold"
+        click.echo(f"note: the default mix of sizes goes without {told}; state another with --sizes", err=True)
     made = generate_trace(workload)
     if applications is not None:
         made = reshape.map_applications(made, _gpu_s(applications), seed=seed)

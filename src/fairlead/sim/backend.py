@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead.core.errors import InvalidSpec
@@ -90,13 +90,7 @@ class SimBackend:
         self._alive: dict[str, Attempt] = {}  # jobs with processes: from a start until a stop, a fault or the end
         self._present: dict[str, Attempt] = {}  # those that use their GPUs now
         self._used = Occupancy()  # by them
-        events: list[Event] = [NodeJoined(0.0, node) for node in nodes]
-        events += [JobSubmitted(job.submit_at, job.spec) for job in jobs]
-        events += [JobCancelled(job.cancel_at, job.spec.id) for job in jobs if job.cancel_at is not None]
-        for outage in outages:
-            if outage.node not in self._nodes:
-                raise InvalidSpec(f"there is an outage of node {outage.node!r}, which the cluster does not have")
-            events += [NodeLost(outage.at, outage.node), NodeJoined(outage.until, self._nodes[outage.node])]
+        events = _known_events(jobs, self._nodes, outages)
         # (when, is it late, number, what, job, its version): see `_later`.
         self._heap: list[tuple[float, bool, int, Event | str, str, int]] = [
             (event.at, False, place, event, "", 0) for place, event in enumerate(events)
@@ -459,6 +453,18 @@ def _is_void(what: str, job: Attempt, version: int) -> bool:
     if what == _BOOTED:
         return job.growing_to is None or job.boots != version
     return job.version != version
+
+
+def _known_events(jobs: Sequence[SimJob], nodes: Mapping[str, Node], outages: Sequence[Outage]) -> list[Event]:
+    """Everything that will happen whatever is decided."""
+    events: list[Event] = [NodeJoined(0.0, node) for node in nodes.values()]
+    events += [JobSubmitted(job.submit_at, job.spec) for job in jobs]
+    events += [JobCancelled(job.cancel_at, job.spec.id) for job in jobs if job.cancel_at is not None]
+    for outage in outages:
+        if outage.node not in nodes:
+            raise InvalidSpec(f"there is an outage of node {outage.node!r}, which the cluster does not have")
+        events += [NodeLost(outage.at, outage.node), NodeJoined(outage.until, nodes[outage.node])]
+    return events
 
 
 def _check_options(interference: float, **seconds: float) -> None:

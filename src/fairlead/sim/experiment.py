@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -148,10 +149,8 @@ def run_experiment(
     watched, state = _Watched(policy, backend, world.nodes), State()
     journal = MemoryJournal() if journal is None else journal
     loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(world.jobs))
-    try:
+    with _blaming(experiment, state):
         run(watched, backend, state=state, journal=loop_journal, cadence=cadence)
-    except InvalidPlan as error:
-        raise InvalidPlan(f"policy {experiment.policy} at second {state.now:.0f}: {error}") from error
     alone_s = {job.spec.id: job.truth.remaining_s(0.0) for job in world.jobs}
     decision_ms = 1000.0 * np.array(watched.decision_s or [0.0])
     return Result(
@@ -167,6 +166,15 @@ def run_experiment(
         cpu_s=time.process_time() - begin_cpu,
         notes=world.notes,
     )
+
+
+@contextmanager
+def _blaming(experiment: Experiment, state: State) -> Iterator[None]:
+    """An invalid plan is told with the policy that made it, and when."""
+    try:
+        yield
+    except InvalidPlan as error:
+        raise InvalidPlan(f"policy {experiment.policy} at second {state.now:.0f}: {error}") from error
 
 
 def _backend(experiment: Experiment, world: World) -> SimBackend:
@@ -201,9 +209,10 @@ def decision_at(experiment: Experiment, at_s: float) -> tuple[Snapshot, Plan]:
                 raise _Seen
             return plan
 
+    state = State()
     try:
-        cadence = Cadence.parse(experiment.cadence)
-        run(Watching(), backend, state=State(), journal=MemoryJournal(), cadence=cadence)
+        with _blaming(experiment, state):
+            run(Watching(), backend, state=state, journal=MemoryJournal(), cadence=Cadence.parse(experiment.cadence))
     except _Seen:
         return seen[0]
     raise InvalidSpec(f"nothing is decided at second {at_s:.0f} or later: every job has ended by then")
