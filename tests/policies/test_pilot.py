@@ -416,7 +416,7 @@ def test_it_need_not_be_asked_again_if_nobody_could_run() -> None:
     assert Pilot().plan(make_view((), [job("a", 1)])).review_at == math.inf
 
 
-def test_it_need_not_be_asked_again_while_everybody_runs_and_nobody_can_be_resized() -> None:
+def test_it_need_not_be_asked_again_while_all_jobs_run_and_none_can_be_resized() -> None:
     """Nothing was measured of them, and nothing would change if it were."""
     view = make_view("2x4", [job("a", 4, on="n0[0,1,2,3]"), job("b", 2, on="n1[0,1]")], now=100.0)
     assert Pilot().plan(view).review_at == math.inf
@@ -428,7 +428,7 @@ def test_while_a_job_waits_that_cannot_be_resized_it_asks_again_when_a_turn_may_
     plan = Pilot().plan(view)
     assert sizes(plan) == {"a": 1}
     assert plan.review_at == 300.0
-    assert Pilot(floor=0.0).plan(view).review_at == math.inf, "without a floor nobody's turn comes by itself"
+    assert Pilot(floor=0.0).plan(view).review_at == math.inf, "without a floor no turn comes by itself"
 
 
 def test_jobs_that_cannot_be_resized_take_a_few_decisions_each_with_the_result_of_looking_all_the_time() -> None:

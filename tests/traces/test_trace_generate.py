@@ -102,7 +102,7 @@ def test_a_workload_that_cannot_be_meant_is_refused(wrong):
         Workload(**{"load": 1.0, **wrong})
 
 
-def test_sizes_beyond_the_cluster_are_refused_where_somebody_asked_for_them():
+def test_sizes_beyond_the_cluster_are_refused_if_they_were_asked_for():
     with pytest.raises(InvalidSpec, match=r"jobs of 16 and 32 GPUs do not fit the cluster's 8, and the mix"):
         Workload(load=1.0, gpus=8, sizes=((1, 0.5), (16, 0.3), (32, 0.2)))
     assert Workload(load=1.0, gpus=8, sizes=((1, 1.0), (16, 0.0))).too_large == ()

@@ -65,7 +65,7 @@ def test_an_installed_format_is_guessed_if_none_of_our_own_knows_the_file(instal
     assert read_trace(installed).format == "lines"
 
 
-def test_if_nobody_knows_the_file_installed_formats_are_named_and_what_is_wrong_with_them(installed: Path) -> None:
+def test_if_no_format_knows_the_file_installed_ones_are_named_and_what_is_wrong_with_them(installed: Path) -> None:
     installed.write_text("20\n")
     with pytest.raises(InvalidTrace, match=r"with --format \(absent, .*, lines, .*'absent' .* cannot be loaded"):
         read_trace(installed)

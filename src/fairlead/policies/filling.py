@@ -43,7 +43,7 @@ def all_fit(view: Snapshot) -> dict[str, Allocation] | None:
 def start_waiting(
     view: Snapshot, queue_J: Indices, *, skip: bool, room: Room | None = None, speeds: Speeds | None = None
 ) -> dict[str, Allocation]:
-    """Everyone stays; waiting jobs start in the order given. Without `skip` the first that does not fit ends it.
+    """Running jobs stay; waiting jobs start in the order given. Without `skip` the first that does not fit ends it.
 
     Of several GPU types with room each takes the one that `speeds` says is fastest for it; left out, what is believed.
     """
@@ -157,9 +157,9 @@ def _choose(view: Snapshot, order_J: Indices) -> Indices:
 def _choose_by_type(view: Snapshot, order_J: Indices, speeds: Speeds) -> dict[int, str]:
     """The same over several GPU types, which it also returns.
 
-    Who runs keeps its type if it can. Another takes idle GPUs if there are enough of one type: of several such types
+    A running job keeps its type if it can. Another takes idle GPUs if there are enough of one type: of several such types
     the fastest for it, then that on which it spans the fewest nodes, then the one with the most. Else it takes those of
-    whoever comes latest in the order, so that the least is disturbed.
+    the job that comes last in the order, so that the least is disturbed.
     """
     columns, nodes = view.columns, view.node_columns
     idle = {t: int(nodes.free_N[nodes.type_N == kind].sum()) for kind, t in enumerate(nodes.gpu_types)}
@@ -189,7 +189,7 @@ def _choose_by_type(view: Snapshot, order_J: Indices, speeds: Speeds) -> dict[in
             best = min(room or fitting, key=lambda t: (-first_hit[t], -speed(t, spans[t]), spans[t], -idle[t]))
             chosen[int(job)] = best
             left[best] -= gpus
-            idle[best] -= gpus  # below 0: what those who came earlier took of running jobs
+            idle[best] -= gpus  # below 0: what earlier jobs took of running ones
     return chosen
 
 

@@ -171,7 +171,7 @@ class Pilot:
     ) -> float:
         """Soon, while a job waits, or one that runs could have more GPUs once it is measured on those it has.
 
-        If no job can change its size there is nothing to be learned: then when somebody's turn comes, if ever.
+        If no job can change its size there is nothing to be learned: then when a job's turn comes, if ever.
         """
         if not self.review_s:
             return math.inf
@@ -202,7 +202,7 @@ class Pilot:
             if self.floor and holds and left_s > 0.0:
                 first_s = min(first_s, left_s)
             elif behind > 0.0 and holds:
-                first_s = 0.0  # until it has caught up, it and those who wait may change places at any time
+                first_s = 0.0  # until it has caught up, it and a waiting job may change places at any time
             elif behind <= 0.0 and self.floor * share > holds:
                 first_s = min(first_s, -behind / (self.floor * share - holds))
         return (
@@ -212,7 +212,7 @@ class Pilot:
 
 @dataclass(frozen=True)
 class _Turns:
-    """How far behind each job is, in GPU-seconds, and how long whoever was given GPUs may keep them."""
+    """How far behind each job is, in GPU-seconds, and how long each may keep GPUs it was given."""
 
     behind_J: Floats
     lease_J: Floats

@@ -75,7 +75,7 @@ class SimBackend:
         self.now = 0.0
         self._interference, self._patience, self._provision_s = interference, patience, provision_s
         self._report_every_s, self._retune_every_s = report_every_s, retune_every_s
-        self._tells_checkpoints = bool(outages) or failing is not None  # nobody wants to know while nothing can be lost
+        self._tells_checkpoints = bool(outages) or failing is not None  # of no use while nothing can be lost
         _check_names("jobs", [job.spec.id for job in jobs])
         _check_names("nodes", [node.id for node in nodes])
         self._nodes = {node.id: node for node in nodes}

@@ -69,8 +69,8 @@ def notes_on_speeds(text: str | None, jobs: Sequence[SimJob], nodes: Sequence[No
     )
     if not plain:
         return ()
-    who = "every job" if plain == len(jobs) else f"{plain:,} of {len(jobs):,} jobs"
+    which = "every job" if plain == len(jobs) else f"{plain:,} of {len(jobs):,} jobs"
     return (
-        f"the trace does not tell how fast GPU types are: {who} takes as long on {' as on '.join(gpu_types)}; "
+        f"the trace does not tell how fast GPU types are: {which} takes as long on {' as on '.join(gpu_types)}; "
         f"state their speeds with --speeds {','.join(f'{name}=1' for name in gpu_types)}",
     )
