@@ -42,7 +42,7 @@ def test_a_job_that_accepts_only_the_slow_type_takes_longer(figures: Figures, tm
 
 def test_all_speeds_times_two_give_half_the_times(figures: Figures, trace: Path) -> None:
     one, other = (
-        figures("simulate", trace, *MIXED, "--speeds", speeds, "--load", load)["makespan_s"]
+        figures("simulate", trace, *MIXED, "--speeds", speeds, "--arrival-factor", load)["makespan_s"]
         for speeds, load in (("v100=1,k80=0.5", 1), ("v100=2,k80=1", 2))
     )
     assert one == pytest.approx(2 * other)

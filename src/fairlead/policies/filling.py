@@ -157,9 +157,9 @@ def _choose(view: Snapshot, order_J: Indices) -> Indices:
 def _choose_by_type(view: Snapshot, order_J: Indices, speeds: Speeds) -> dict[int, str]:
     """The same over several GPU types, which it also returns.
 
-    A running job keeps its type if it can. Another takes idle GPUs if there are enough of one type: of several such types
-    the fastest for it, then that on which it spans the fewest nodes, then the one with the most. Else it takes those of
-    the job that comes last in the order, so that the least is disturbed.
+    A running job keeps its type if it can. Another takes idle GPUs if there are enough of one type: of several such
+    types the fastest for it, then that on which it spans the fewest nodes, then the one with the most. Else it takes
+    those of the job that comes last in the order, so that the least is disturbed.
     """
     columns, nodes = view.columns, view.node_columns
     idle = {t: int(nodes.free_N[nodes.type_N == kind].sum()) for kind, t in enumerate(nodes.gpu_types)}
