@@ -56,6 +56,13 @@ class Failing:
     repair_s: float
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not (1.0 <= self.mtbf_s < math.inf and 0.0 <= self.repair_s < math.inf):
+            raise InvalidSpec(
+                f"nodes fail after {self.mtbf_s:g} s and are repaired after {self.repair_s:g} s on average; expected "
+                "at least a second between failures, and 0 or more until the repair"
+            )
+
     def outages(self, place: int, node: str) -> Iterator[Outage]:
         """Of the node at a place in the cluster, without end."""
         for each in failures_of(place, mtbf_s=self.mtbf_s, repair_s=self.repair_s, seed=self.seed):
