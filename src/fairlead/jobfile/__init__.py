@@ -18,10 +18,12 @@ from fairlead.jobfile.ready import (
 from fairlead.jobfile.request import AUTO_MOST, Gpus, InvalidJob, JobRequest, Problem
 from fairlead.jobfile.sizes import parse_array, parse_gpus
 from fairlead.jobfile.times import deadline_at, parse_duration
+from fairlead.jobfile.values import MOST_BYTES
 
 __all__ = [
     "AUTO_MOST",
     "FIELDS",
+    "MOST_BYTES",
     "Choice",
     "Gpus",
     "InvalidJob",

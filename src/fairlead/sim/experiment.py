@@ -20,7 +20,7 @@ from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import JobSpec, Node, Plan
-from fairlead.journal import MemoryJournal
+from fairlead.journal import MemoryJournal, without_password
 from fairlead.plugins import make_policy
 from fairlead.sim.adapting import Freedom, adapts, freedom
 from fairlead.sim.alone import consolidated
@@ -107,6 +107,7 @@ class Result:
         timing = {name: getattr(self, name) for name in ("decisions", "decision_ms_mean", "decision_ms_p99")}
         timing |= {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
         setting = {f"setting_{name}": value for name, value in asdict(self.experiment).items() if name != "policy"}
+        setting["setting_trace"] = without_password(self.experiment.trace)
         figures = self.measured.summary.to_dict() | {"left_out": sum(self.left_out.values())}
         figures["offered_load"] = self.offered_load
         return {"policy": self.experiment.policy, **figures, **timing, **setting}
@@ -251,7 +252,7 @@ def prepare(experiment: Experiment) -> World:
         truth = truth_of(job, library, tuple(node_gpus), adapt=adapt)
         gpu_types = _usable_types(job, truth, node_gpus)
         free = freedom(job, truth, adapt=adapt, room=_room(total, gpu_types))
-        sim_job = _cast(job, truth, gpu_types, free, costs.of(job.model))
+        sim_job = _cast(job, truth, gpu_types, free, _costs_of(job, costs, experiment))
         if experiment.estimates == "none" and job.estimate_s is None:
             sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=None))
         if experiment.in_place:
@@ -377,6 +378,21 @@ def _usable_types(job: TraceJob, truth: Truth, node_gpus: dict[str, int]) -> tup
     if not usable:
         raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of {' or '.join(speeds) or 'the cluster'}")
     return job.gpu_types if len(usable) == len(speeds) else usable
+
+
+def _costs_of(job: TraceJob, costs: CostModel, experiment: Experiment) -> Costs:
+    """What was measured of the job, unless the experiment says otherwise."""
+    recording = job.recording
+    if recording is None or experiment.costs != "default":
+        return costs.of(job.model)
+    return replace(
+        costs.of(job.model),
+        start_s=recording.start_s,
+        restart_s=recording.restart_s,
+        save_s=recording.save_s,
+        rescale_s=recording.rescale_s,
+        boot_s=recording.start_s if job.in_place else 0.0,  # a worker that joins boots as one that begins
+    )
 
 
 def _cast(job: TraceJob, truth: Truth, gpu_types: tuple[str, ...], free: Freedom, costs: Costs) -> SimJob:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fairlead.core.types import Launch
 from fairlead.server.auth import NAME, Role
@@ -23,10 +23,17 @@ class _In(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+def _integral(value: Any) -> Any:
+    """To JSON, 2.0 is the whole number 2."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class Priority(_In):
     """Another priority for a job."""
 
-    priority: int = Field(ge=-1_000_000, le=1_000_000, description="The higher, the earlier.")
+    priority: Annotated[int, BeforeValidator(_integral)] = Field(
+        ge=-1_000_000, le=1_000_000, description="The higher, the earlier."
+    )
 
 
 class Cancellation(_In):
