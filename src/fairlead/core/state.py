@@ -44,6 +44,7 @@ from fairlead.core.messages import (
     Stop,
     Tick,
 )
+from fairlead.core.node_order import in_order
 from fairlead.core.roster import Roster
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Belief, Job, Node, Phase, Plan
@@ -98,7 +99,7 @@ class State:
         self.released: frozenset[str] = frozenset()
         self.coming: frozenset[str] = frozenset()
         self._open_gpus = 0  # on which something new may be placed
-        self._nodes_view: dict[str, Node] | None = None  # a copy for snapshots, void once a node changes
+        self._nodes_view: dict[str, Node] | None = None  # for snapshots, void once a node changes
         self._jobs = Roster(keep_finished=keep_finished)
         self._dependents: dict[str, list[str]] = {}  # job -> those that wait for it to succeed
         self._ledger = Ledger(half_life_s)
@@ -178,7 +179,7 @@ class State:
 
     def snapshot(self) -> Snapshot:
         if self._nodes_view is None:
-            self._nodes_view = self.nodes.copy()
+            self._nodes_view = {node.id: node for node in in_order(self.nodes.values())}
         jobs = self._jobs
         jobs.tidy()
         return Snapshot(

@@ -166,12 +166,16 @@ class Node:
     drain_by: float | None = None
     #: GPUs that outsiders use, processes that no job of ours started: ascending. Who holds one may keep it.
     outside: tuple[int, ...] = ()
+    #: How fast its GPUs are next to those of other nodes, by their data sheet or a benchmark; None if nothing says so.
+    speed: float | None = None
 
     def __post_init__(self) -> None:
         if not self.id or not 1 <= self.gpus <= MOST_GPUS:
             raise InvalidSpec(f"node {self.id!r} has {self.gpus} GPUs; expected an id and 1 to {MOST_GPUS} GPUs")
         if not (math.isfinite(self.price_per_hour) and self.price_per_hour >= 0):
             raise InvalidSpec(f"node {self.id!r}: the price per hour is {self.price_per_hour}; expected at least 0")
+        if self.speed is not None and not 0.0 < self.speed < math.inf:
+            raise InvalidSpec(f"node {self.id!r}: the speed of its GPUs is {self.speed}; expected a positive number")
         if self.outside and not _are_numbers(self.outside, self.gpus):
             raise InvalidSpec(f"node {self.id!r}: outside is {self.outside}; expected numbers of its {self.gpus} GPUs")
 
