@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from fairlead.cli.errors import reports_errors
+from fairlead.cli.errors import ends_on_signals, reports_errors
+from fairlead.cli.kept import KeptRuns, cache_of, cache_options
 from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import REPORT, experiment_options, make_experiment, number_list, policy_list
 from fairlead.cli.output import (
@@ -34,8 +37,10 @@ from fairlead.sim.many import run_many
 @click.option("--seeds", default="0", show_default=True, metavar="0,1,2", help="Of failures and resampling.")
 @click.option("--loads", default="1", show_default=True, metavar="0.5,1,2", help="Arrivals so many times as fast.")
 @click.option("--workers", type=click.IntRange(min=1), help="Parallel processes; as many as there are cores.")
+@cache_options
 @OUTPUT
-@reports_errors  # fmt: skip
+@reports_errors
+@ends_on_signals  # fmt: skip
 def compare(
     trace: str,
     output: str,
@@ -44,11 +49,14 @@ def compare(
     seeds: str,
     loads: str,
     workers: int | None,
+    no_cache: bool,
+    cache_dir: Path | None,
     **options: object,
 ) -> None:
     """Replay TRACE under every policy, seed and load, and print the metrics side by side.
 
-    Exits with 1 if jobs remain unfinished in any run, with 2 if the input cannot be used.
+    Exits with 1 if jobs remain unfinished in any run, with 2 if the input cannot be used, and with 130 after Ctrl-C.
+    Finished runs are kept: the same command, or one that shares runs with it, continues with those.
     """
     report_to, names = writable(report, apart_from=[trace]), policy_list(policies)
     for name in names:
@@ -63,8 +71,10 @@ def compare(
         raise InvalidSpec("several seeds would give the same run; add --resample or --failures")
     prepare(experiments[0])  # nor should a broken trace cost a pool of processes
     tell_notes(experiments)
-    with progress_bar(f"simulating {counted(len(experiments), 'run')}") as progress:
-        results = run_many(experiments, workers=workers, progress=progress)
+    kept = KeptRuns(experiments, cache_of(no_cache=no_cache, cache_dir=cache_dir))
+    kept.tell()
+    with kept.told_when_interrupted(), progress_bar(f"simulating {counted(len(experiments), 'run')}") as progress:
+        results = run_many(experiments, workers=workers, progress=progress, done=kept.done, keep=kept.keep)
     if report_to is not None:
         save_report(report_to, results)
     print_results(results, output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fairlead.cli.errors import reports_errors
+from fairlead.cli.errors import ends_on_signals, reports_errors
 from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import REPORT, experiment_options, make_experiment
 from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report, writable
@@ -26,7 +26,8 @@ from fairlead.sim.experiment import run_experiment
 @click.option("--load", type=float, default=1.0, show_default=True, help="Arrivals come so many times as fast.")
 @click.option("--journal", type=click.Path(), metavar="FILE", help="Write everything that happened to a journal.")
 @OUTPUT
-@reports_errors  # fmt: skip
+@reports_errors
+@ends_on_signals  # fmt: skip
 def simulate(trace: str, output: str, report: str | None, journal: str | None, **options: object) -> None:
     """Replay TRACE under one policy and print what would have happened.
 

@@ -6,6 +6,7 @@ Two equal experiments on equal files give the same journal, bit for bit.
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,6 +81,24 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
+class Inputs:
+    """Objects that take the place of what an experiment names by text."""
+
+    trace: Trace | None = None
+    policy: Policy | None = None
+    nodes: tuple[Node, ...] | None = None
+
+    def trace_of(self, experiment: Experiment) -> Trace:
+        return _read(experiment.trace, experiment.format) if self.trace is None else self.trace
+
+    def policy_of(self, experiment: Experiment) -> Policy:
+        return make_policy(experiment.policy) if self.policy is None else self.policy
+
+
+NAMED = Inputs()
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What came of an experiment."""
 
@@ -132,12 +151,17 @@ class _Watched:
 
 
 def run_experiment(
-    experiment: Experiment, *, progress: Progress | None = None, journal: MemoryJournal | None = None
+    experiment: Experiment,
+    *,
+    progress: Progress | None = None,
+    journal: MemoryJournal | None = None,
+    inputs: Inputs | None = None,
 ) -> Result:
     """Simulate to the end. The journal, if given, receives every message."""
     begin_wall, begin_cpu = time.perf_counter(), time.process_time()
-    policy, cadence = make_policy(experiment.policy), Cadence.parse(experiment.cadence)
-    world = prepare(experiment)
+    inputs = inputs or NAMED
+    policy, cadence = inputs.policy_of(experiment), Cadence.parse(experiment.cadence)
+    world = prepare(experiment, inputs)
     backend = _backend(experiment, world)
     watched, state = _Watched(policy, backend, world.nodes), State()
     journal = MemoryJournal() if journal is None else journal
@@ -228,16 +252,16 @@ class World:
     clipped: int
 
 
-def prepare(experiment: Experiment) -> World:
+def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
     """The world of an experiment; raises InvalidSpec for what cannot be meant."""
-    trace = _reshaped(_read(experiment.trace, experiment.format), experiment)
-    nodes = _nodes(experiment, trace)
+    trace = _reshaped(inputs.trace_of(experiment), experiment)
+    nodes = _nodes(experiment, trace) if inputs.nodes is None else inputs.nodes
     library, costs = Library.beside(experiment.trace, experiment.profiles), CostModel.parse(experiment.costs)
     node_gpus: dict[str, int] = {}
     for node in nodes:
         node_gpus[node.gpu_type] = max(node.gpus, node_gpus.get(node.gpu_type, 0))
     jobs, total = [], _gpus_by_type(nodes)
-    adapt = adapts(experiment.adapt, make_policy(experiment.policy))
+    adapt = adapts(experiment.adapt, inputs.policy_of(experiment))
     fitting = list(_fitting(trace.jobs, nodes, experiment.oversized))
     for job in fitting:
         truth = truth_of(job, library, tuple(node_gpus), adapt=adapt)
@@ -282,8 +306,17 @@ def default_cluster(trace: str, format: str | None) -> str | None:
     return None if _read(trace, format).nodes else DEFAULT_CLUSTER
 
 
-@lru_cache(maxsize=2)  # a worker process runs many experiments on one file
 def _read(path: str, format: str | None) -> Trace:
+    """The trace in a file; read once as long as the file stays what it is."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return read_trace(path, format)
+    return _read_once(path, format, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+
+@lru_cache(maxsize=2)  # a worker process runs many experiments on one file
+def _read_once(path: str, format: str | None, _: tuple[int, int, int]) -> Trace:
     return read_trace(path, format)
 
 
