@@ -21,7 +21,6 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import fairlead
 from fairlead.core.loop import Policy
 from fairlead.sim.casting import Library
 from fairlead.sim.experiment import NAMED, Experiment, Inputs
@@ -30,7 +29,7 @@ from fairlead.sim.traces import Trace, TraceJob
 #: Changes when what is hashed does, or how results are kept.
 LAYOUT = 1
 
-_PACKAGE = Path(fairlead.__file__).parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _STANDARD = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 _INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
 
