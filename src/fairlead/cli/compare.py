@@ -9,14 +9,22 @@ import click
 from fairlead.cli.errors import ends_on_signals, reports_errors
 from fairlead.cli.kept import KeptRuns, cache_of, cache_options
 from fairlead.cli.notes import tell_notes
-from fairlead.cli.options import REPORT, experiment_options, make_experiment, number_list, policy_list
+from fairlead.cli.options import (
+    REPORT,
+    experiment_options,
+    make_experiment,
+    measured_options,
+    number_list,
+    policy_list,
+)
 from fairlead.cli.output import (
     OUTPUT,
     complain_if_unfinished,
     counted,
     print_results,
     progress_bar,
-    save_report,
+    save_jobs,
+    save_page,
     writable,
 )
 from fairlead.core.errors import InvalidSpec
@@ -27,6 +35,7 @@ from fairlead.sim.many import run_many
 
 @click.command()
 @experiment_options
+@measured_options
 @REPORT
 @click.option(
     "--policies",
@@ -34,8 +43,9 @@ from fairlead.sim.many import run_many
     metavar="A,B,C",
     help="With their options: fifo,tiresias:promote=8,thresholds=3600/7200,easy.",
 )
-@click.option("--seeds", default="0", show_default=True, metavar="0,1,2", help="Of failures and resampling.")
+@click.option("--seeds", default="0", show_default=True, metavar="0,1,2", help="Of all that is drawn.")
 @click.option("--loads", default="1", show_default=True, metavar="0.5,1,2", help="Arrivals so many times as fast.")
+@click.option("--baseline", metavar="POLICY", help="Of --policies, the one the others are compared with: the first.")
 @click.option("--workers", type=click.IntRange(min=1), help="Parallel processes; as many as there are cores.")
 @cache_options
 @OUTPUT
@@ -45,7 +55,9 @@ def compare(
     trace: str,
     output: str,
     report: str | None,
+    jobs_csv: str | None,
     policies: str,
+    baseline: str | None,
     seeds: str,
     loads: str,
     workers: int | None,
@@ -59,6 +71,9 @@ def compare(
     Finished runs are kept: the same command, or one that shares runs with it, continues with those.
     """
     report_to, names = writable(report, apart_from=[trace]), policy_list(policies)
+    jobs_to = writable(jobs_csv, apart_from=[trace, report])
+    if baseline is not None and baseline not in names:
+        raise InvalidSpec(f"--baseline is {baseline!r}; expected one of --policies: {', '.join(names)}")
     for name in names:
         make_policy(name)  # a wrong name should not cost the time of the others' runs
     experiments = [
@@ -67,8 +82,10 @@ def compare(
         for seed in number_list(seeds, "seeds", int)
         for name in names
     ]
-    if len({e.seed for e in experiments}) > 1 and not experiments[0].resample and experiments[0].failures_h is None:
-        raise InvalidSpec("several seeds would give the same run; add --resample or --failures")
+    if len({e.seed for e in experiments}) > 1 and not experiments[0].by_chance:
+        raise InvalidSpec(
+            "several seeds would give the same run; add --resample or --failures (or --noise or --estimate-error)"
+        )
     prepare(experiments[0])  # nor should a broken trace cost a pool of processes
     tell_notes(experiments)
     kept = KeptRuns(experiments, cache_of(no_cache=no_cache, cache_dir=cache_dir))
@@ -76,6 +93,8 @@ def compare(
     with kept.told_when_interrupted(), progress_bar(f"simulating {counted(len(experiments), 'run')}") as progress:
         results = run_many(experiments, workers=workers, progress=progress, done=kept.done, keep=kept.keep)
     if report_to is not None:
-        save_report(report_to, results)
-    print_results(results, output)
+        save_page(report_to, results, baseline=baseline)
+    if jobs_to is not None:
+        save_jobs(jobs_to, results)
+    print_results(results, output, baseline=baseline)
     complain_if_unfinished(results)

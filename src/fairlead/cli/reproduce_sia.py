@@ -13,7 +13,8 @@ from rich.markup import escape
 from fairlead.cli.errors import ends_on_signals, reports_errors
 from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import number_list, policy_list
-from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, print_table, progress_bar
+from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, progress_bar
+from fairlead.cli.table import print_table
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim import reproduction_sia as paper
 from fairlead.sim.experiment import prepare

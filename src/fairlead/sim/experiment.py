@@ -6,6 +6,7 @@ Two equal experiments on equal files give the same journal, bit for bit.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import traceback
@@ -23,13 +24,15 @@ from fairlead.core.state import State
 from fairlead.core.types import JobSpec, Node, Plan
 from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
+from fairlead.sim import job_table
 from fairlead.sim.adapting import Freedom, adapts, freedom
 from fairlead.sim.alone import consolidated
 from fairlead.sim.backend import SimBackend
 from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
-from fairlead.sim.metrics import Measured, measure
+from fairlead.sim.metrics import JobOutcome, Measured, Metrics, Window, measure
+from fairlead.sim.noise import ObservationNoise, promised_s
 from fairlead.sim.oracle import SimStepOracle
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
 from fairlead.sim.truth import FixedDuration, Setting, Truth
@@ -78,6 +81,21 @@ class Experiment:
     retune_every_s: float = 30.0
     #: A node that the policy rents joins after so long, and costs from then on.
     provision_s: float = 120.0
+    #: Standard deviation of the logarithm of errors in what jobs report of their speed, and in promised run times.
+    noise: float = 0.0
+    estimate_error: float = 0.0
+    #: Jobs count that arrive from so long after the first one on, and for so long; all of them if left out.
+    warmup_s: float = 0.0
+    window_s: float | None = None
+
+    @property
+    def window(self) -> Window:
+        return Window(self.warmup_s, math.inf if self.window_s is None else self.window_s)
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether another seed gives another run."""
+        return self.resample or self.failures_h is not None or self.noise > 0.0 or self.estimate_error > 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +133,19 @@ class Result:
     decision_ms_p99: float
     wall_s: float
     cpu_s: float
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.measured.summary
+
+    @property
+    def jobs(self) -> tuple[JobOutcome, ...]:
+        """What became of each job, in order of submission."""
+        return self.measured.jobs
+
+    def to_pandas(self) -> Any:
+        """One row for each job, as a pandas DataFrame. Needs pandas."""
+        return job_table.to_pandas([self])
 
     def to_dict(self) -> dict[str, Any]:
         """The experiment's settings, its metrics and what deciding cost, flat; JSON without NaN."""
@@ -174,7 +205,7 @@ def run_experiment(
     decision_ms = 1000.0 * np.array(watched.decision_s or [0.0])
     return Result(
         experiment=experiment,
-        measured=measure(journal, alone_s=alone_s),
+        measured=measure(journal, alone_s=alone_s, window=experiment.window),
         left_out=world.left_out,
         clipped=world.clipped,
         oracle=bool(getattr(policy, "needs_oracle", False)),
@@ -195,6 +226,7 @@ def _backend(experiment: Experiment, world: World) -> SimBackend:
         report_every_s=experiment.report_every_s,
         retune_every_s=experiment.retune_every_s,
         provision_s=experiment.provision_s,
+        noise=ObservationNoise(experiment.noise, experiment.seed),
     )
 
 
@@ -268,13 +300,15 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
         gpu_types = _usable_types(job, truth, node_gpus)
         free = freedom(job, truth, adapt=adapt, room=_room(total, gpu_types))
         sim_job = _cast(job, truth, gpu_types, free, costs.of(job.model))
-        if experiment.estimates == "none" and job.estimate_s is None:
-            sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=None))
+        if job.estimate_s is None:
+            estimate_s = _promise(sim_job.spec.estimate_s, job.id, experiment)
+            sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=estimate_s))
         if experiment.in_place:
             sim_job = replace(sim_job, spec=replace(sim_job.spec, in_place=True))
         jobs.append(sim_job)
     if not jobs:
         raise InvalidSpec(f"{trace.source} has no jobs to simulate")
+    _check_window(experiment.window, jobs)
     if experiment.failures_h is not None:
         trace = _with_failures(trace, jobs, nodes, experiment)
     dropped = len(trace.jobs) - len(jobs)
@@ -282,6 +316,26 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
     clipped = sum(job.gpus < asked[job.id] for job in fitting)
     left_out = {**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})}
     return World(jobs, nodes, _outages(trace, nodes), left_out, clipped)
+
+
+def _promise(true_s: float | None, job_id: str, experiment: Experiment) -> float | None:
+    """What a user promises where the trace has no promise: nothing, the truth, or the truth with an error."""
+    if experiment.estimates == "none":
+        if experiment.estimate_error:
+            raise InvalidSpec("--estimate-error is an error of promised run times; leave out --estimates none")
+        return None
+    if true_s is None or not experiment.estimate_error:
+        return true_s
+    return promised_s(true_s, error=experiment.estimate_error, seed=experiment.seed, job=job_id)
+
+
+def _check_window(window: Window, jobs: Sequence[SimJob]) -> None:
+    first_s, last_s = min(job.submit_at for job in jobs), max(job.submit_at for job in jobs)
+    if not any(window.counts(job.submit_at - first_s) for job in jobs):
+        raise InvalidSpec(
+            f"no job arrives in the measured window: it begins {window.warmup_s:g} s after the first submission, and "
+            f"the last one is after {last_s - first_s:.0f} s. Choose a shorter --warmup or a longer --window"
+        )
 
 
 def _with_failures(trace: Trace, jobs: Sequence[SimJob], nodes: Sequence[Node], experiment: Experiment) -> Trace:

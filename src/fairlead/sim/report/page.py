@@ -21,11 +21,16 @@ from fairlead.sim.report.wording import NONE, Row, duration, listing, percent
 _NAMED = 12
 
 
-def write_report(path: Path, runs: Sequence[Run], title: str, *, headline: str | None = None) -> None:
-    """Write the comparison of `runs` to `path`, all or nothing. Without a headline the page says who won."""
+def write_report(
+    path: Path, runs: Sequence[Run], title: str, *, headline: str | None = None, baseline: str | None = None
+) -> None:
+    """Write the comparison of `runs` to `path`, all or nothing. Without a headline the page says who won.
+
+    `baseline` is the label of the policy that the others are compared with, seed by seed.
+    """
     if not runs:
         raise InvalidSpec("a report needs at least one run")
-    page = render(runs, title, headline=headline)
+    page = render(runs, title, headline=headline, baseline=baseline)
     try:
         _replace(path.resolve(), page)
     except OSError as error:
@@ -44,7 +49,7 @@ def _replace(path: Path, text: str) -> None:
         raise
 
 
-def render(runs: Sequence[Run], title: str, *, headline: str | None = None) -> str:
+def render(runs: Sequence[Run], title: str, *, headline: str | None = None, baseline: str | None = None) -> str:
     """The page as text."""
     cases = cases_of(runs)
     budget = Budget.of(sum(len(case.entries) for case in cases))
@@ -173,7 +178,7 @@ def _bars(case: Case) -> str:
     rows = []
     for number, (entry, mean) in enumerate(means):
         width = 100 * (mean or 0.0) / longest
-        classes = "bar best" if mean is not None and mean == best else "bar"
+        classes = "bar best" if entry in best else "bar"
         value = NONE if mean is None else duration(mean)
         warning = " <em>unfinished jobs</em>" if entry.unfinished else ""
         rows.append(
@@ -236,12 +241,13 @@ def _row(case: Case, row: Row) -> str:
     if row.optional and not any(values):
         return ""
     best = case.best(row.field, sign=row.better)
+    winning = {row.form(mean) for entry in best if (mean := entry.mean(row.field)) is not None}
     cells = []
     for entry, value in zip(case.entries, values, strict=True):
         text = NONE if value is None else row.form(value)
-        wins = best is not None and text == row.form(best) and entry in case.ranked
-        if spread := entry.deviation(row.field):
-            text += f" <small>± {row.form(spread)}</small>"
+        wins = entry in best or (text in winning and entry in case.ranked)
+        if (found := entry.interval(row.field)) is not None and found.half:
+            text += f" <small>± {row.form(found.half)}</small>"
         cells.append(f'<td class="best">{text}</td>' if wins else f"<td>{text}</td>")
     title = f' title="{escape(row.hint)}"' if row.hint else ""
     return f'<tr><th scope="row"{title}>{escape(row.label)}</th>{"".join(cells)}</tr>'
