@@ -1,4 +1,4 @@
-"""What a researcher asks of `simulate` and `compare`: jobs as CSV, intervals over seeds, windows, noise, own readers."""
+"""What a researcher asks of `simulate` and `compare`: jobs as CSV, intervals, windows, noise, readers from files."""
 
 from __future__ import annotations
 

@@ -106,28 +106,27 @@ class Case:
         """Yardsticks beside the contenders."""
         return tuple(entry for entry in self.entries if entry.oracle and entry not in self.ranked)
 
-    def best(self, name: str, *, sign: int) -> tuple[Entry, ...]:
-        """The best mean among the policies that finished the most jobs, and all that the seeds cannot tell from it.
+    def best(self, name: str, *, sign: int) -> float | None:
+        """The best mean among the policies that finished the most jobs; None if it singles none out."""
+        values = [v for entry in self.ranked if (v := entry.mean(name)) is not None]
+        if not sign or len(values) < 2 or max(values) == min(values):
+            return None
+        return max(values) if sign > 0 else min(values)
 
-        None of them if there is no better and worse, or nothing to choose between.
-        """
-        means = {entry.label: mean for entry in self.ranked if (mean := entry.mean(name)) is not None}
-        if not sign or len(means) < 2 or max(means.values()) == min(means.values()):
+    def alike(self, name: str, *, sign: int) -> tuple[Entry, ...]:
+        """The policies that the seeds cannot tell from the best: the interval of the paired difference holds 0."""
+        if (top := self.best(name, sign=sign)) is None:
             return ()
-        top = max(means.values()) if sign > 0 else min(means.values())
-        first = next(entry for entry in self.ranked if means.get(entry.label) == top)
-        return tuple(entry for entry in self.ranked if entry.label in means and _no_worse(entry, first, name))
+        first = next(entry for entry in self.ranked if entry.mean(name) == top)
+        return tuple(entry for entry in self.ranked if entry is not first and _is_alike(entry, first, name))
 
     def entry(self, label: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.label == label), None)
 
 
-def _no_worse(entry: Entry, best: Entry, name: str) -> bool:
-    """As good as the best, or with a difference from it that the seeds do not show."""
+def _is_alike(entry: Entry, best: Entry, name: str) -> bool:
     found = entry.against(best, name)
-    if found is None:
-        return False
-    return found.absolute.mean == 0.0 or (found.absolute.half is not None and not found.absolute.excludes_zero)
+    return found is not None and found.absolute.half is not None and not found.absolute.excludes_zero
 
 
 #: Settings that never make a case: the first is the policy itself, the second is averaged over.

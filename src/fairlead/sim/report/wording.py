@@ -97,12 +97,13 @@ TABLE: tuple[tuple[str, tuple[Row, ...]], ...] = (
     (
         "GPUs",
         (
-            Row("utilisation", "in use", percent, 1, hint="GPU-hours held over GPU-hours of healthy nodes"),
-            Row("fragmentation", "fragmentation", percent, hint="share of idle GPUs that sit on partly used nodes"),
+            # Neither more nor less is better: a GPU that is held need not be put to good use.
+            Row("utilisation", "in use", percent, 0, hint="GPU-hours held over GPU-hours of healthy nodes"),
+            Row("fragmentation", "fragmentation", percent, 0, hint="share of idle GPUs that sit on partly used nodes"),
             Row("gpu_h_useful", "GPU-hours, useful", number, 0),
             Row("gpu_h_restart", "GPU-hours, restarting", hint="held while starting, rescaling or stopping"),
             Row("gpu_h_lost", "GPU-hours, lost to faults", number, optional=True),
-            Row("gpu_h_idle", "GPU-hours, idle", number),
+            Row("gpu_h_idle", "GPU-hours, idle", number, 0, hint="to hold GPUs for nothing makes it less, too"),
             Row("node_hours", "node-hours", number, hint="of healthy nodes, idle or not"),
             Row("cost", "cost", number, optional=True, hint="price of every healthy node, idle or not"),
         ),
