@@ -1,6 +1,6 @@
 """Fairlead: a co-adaptive scheduler for deep-learning clusters, its simulator, and what they share.
 
-`simulate`, `compare`, `read_trace` and `Cluster` are the simulator as a library: docs/python.md. They are loaded when
+`simulate`, `compare`, `read_trace` and `Cluster` are the simulator as a library: docs/experiments.md. They are loaded when
 they are first used, so that a verb which only asks the server does not wait for numpy.
 """
 

@@ -1,4 +1,4 @@
-"""The simulator as a library: `import fairlead` has these functions. docs/python.md is their manual.
+"""The simulator as a library: `import fairlead` has these functions. docs/experiments.md is their manual.
 
 Traces, policies and clusters are objects or the texts of the command line. Everything else an experiment can be told
 is a keyword of the name it has in `Experiment`.
