@@ -1,7 +1,7 @@
 """Fairlead: a co-adaptive scheduler for deep-learning clusters, its simulator, and what they share.
 
-`simulate`, `compare`, `read_trace` and `Cluster` are the simulator as a library: docs/experiments.md. They are loaded when
-they are first used, so that a verb which only asks the server does not wait for numpy.
+`simulate`, `compare`, `read_trace` and `Cluster` are the simulator as a library: docs/experiments.md. They are loaded
+when they are first used, so that a verb which only asks the server does not wait for numpy.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def test_processes_give_the_same_without_running_the_script_again(tmp_path: Path
 def test_with_a_cache_runs_are_found_again(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first = fairlead.compare(path, ["fifo", Own()], cluster="1x4", cache=True)
-    assert len(list((tmp_path / "cache" / "fairlead" / "runs").iterdir())) == 1  # what an object does nobody can tell
+    assert len(list((tmp_path / "cache" / "fairlead" / "runs").iterdir())) == 1  # what an object does cannot be read
     again = fairlead.compare(path, ["fifo"], cluster="1x4", cache=True)
     assert again.results[0].wall_s == first.results[0].wall_s
     fairlead.compare(path, ["srtf"], cluster="1x4")

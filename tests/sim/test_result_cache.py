@@ -73,6 +73,23 @@ def test_a_policy_file_and_what_it_imports_decide(
     assert len(set(seen)) == 5
 
 
+def test_two_policy_files_of_one_name_both_decide(experiment: Experiment, tmp_path: Path) -> None:
+    wrapper = (
+        "from dataclasses import dataclass\n\n@dataclass(frozen=True)\nclass Wrap:\n    inner: object\n"
+        "    wears = True\n\n    def plan(self, view):\n        return self.inner.plan(view)\n"
+    )
+    for name, source in (("one", wrapper), ("two", OWN.replace("from helper_of_own import order\n", ""))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(source)
+    both = replace(experiment, policy=f"{tmp_path}/one/mine.py:Wrap+{tmp_path}/two/mine.py:Own")
+    seen = [fingerprint(both)]
+    for name in ("one", "two"):
+        file = tmp_path / name / "mine.py"
+        file.write_text(file.read_text() + "# edited\n")
+        seen.append(fingerprint(both))
+    assert len(set(seen)) == 3
+
+
 def test_profiles_beside_the_trace_decide(experiment: Experiment, tmp_path: Path) -> None:
     before = fingerprint(experiment)
     (tmp_path / "tacc_throughputs.json").write_text("{}")

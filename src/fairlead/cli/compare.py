@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from fairlead.cli.errors import ends_on_signals, reports_errors
-from fairlead.cli.kept import KeptRuns, cache_of, cache_options
 from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import (
     REPORT,
@@ -27,6 +26,7 @@ from fairlead.cli.output import (
     save_page,
     writable,
 )
+from fairlead.cli.run_cache import KeptRuns, cache_of, cache_options
 from fairlead.core.errors import InvalidSpec
 from fairlead.plugins import make_policy
 from fairlead.sim.experiment import prepare

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import ParamSpec, TypeVar
@@ -42,12 +43,14 @@ class Interrupted(BaseException):
 def ends_on_signals(command: Callable[P, R]) -> Callable[P, R]:
     """Let SIGINT and SIGTERM end a long command as `Interrupted`, with exit code 130 or 143.
 
-    The handlers are set even where SIGINT was ignored, as shells do for what runs in the background: who sends it to
-    this process means it. A second signal ends the process at once.
+    The handlers are set even where SIGINT was ignored, as shells do for what runs in the background: a signal that is
+    sent to this process is meant for it. A second signal ends the process at once. Only a main thread gets signals.
     """
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if threading.current_thread() is not threading.main_thread():
+            return command(*args, **kwargs)
         before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             return command(*args, **kwargs)

@@ -20,6 +20,7 @@ from dataclasses import asdict, fields
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from fairlead.core.loop import Policy
 from fairlead.sim.casting import Library
@@ -38,12 +39,20 @@ _NAMES = ("trace", "format", "profiles")
 
 
 def fingerprint(experiment: Experiment, inputs: Inputs | None = None) -> str | None:
-    """None for a policy that is an object: what it does cannot be told from outside."""
+    """None for a policy that is an object, whose workings cannot be read, or where a file cannot be."""
     inputs = inputs or NAMED
     if inputs.policy is not None:
         return None
+    try:
+        parts = _parts(experiment, inputs)
+    except OSError:
+        return None
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _parts(experiment: Experiment, inputs: Inputs) -> dict[str, Any]:
     policy = inputs.policy_of(experiment)
-    parts = {
+    return {
         "layout": LAYOUT,
         "code": code_digest(_PACKAGE),
         "python": [platform.python_implementation(), platform.python_version(), sys.byteorder, platform.machine()],
@@ -54,7 +63,6 @@ def fingerprint(experiment: Experiment, inputs: Inputs | None = None) -> str | N
         "library": _library_digest(Library.beside(experiment.trace, experiment.profiles)),
         "policy": _policy_digest(policy),
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 # -- the trace -------------------------------------------------------------------------------------------------------
@@ -138,11 +146,21 @@ def _policy_digest(policy: Policy) -> str:
     versions: dict[str, str] = {}
     wrapped: object | None = policy
     while wrapped is not None:
-        file = getattr(sys.modules.get(type(wrapped).__module__), "__file__", None)
-        if file is not None:
-            _follow(Path(file), modules, versions)
+        for file in _files_of(type(wrapped)):
+            _follow(file, modules, versions)
         wrapped = getattr(wrapped, "inner", None)
     return _digest(modules) + repr(sorted(versions.items()))
+
+
+def _files_of(cls: type) -> list[Path]:
+    """The files of a class and of its bases. By its code, too: two policy files of one name have one module name."""
+    found: dict[str, None] = {}
+    for each in cls.__mro__:
+        if (file := getattr(sys.modules.get(each.__module__), "__file__", None)) is not None:
+            found[file] = None
+        codes = (getattr(value, "__code__", None) for value in vars(each).values())
+        found |= {code.co_filename: None for code in codes if code is not None}
+    return [path for path in map(Path, found) if path.is_file()]
 
 
 def _follow(path: Path, modules: dict[Path, None], versions: dict[str, str]) -> None:

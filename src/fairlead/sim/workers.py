@@ -132,7 +132,7 @@ def _sigint_blocked() -> Iterator[None]:
 
 
 def serve(connection_fd: int, lifeline_fd: int) -> None:
-    """Run orders until there is no one left to give any."""
+    """Run orders until the parent closes the connection."""
     threading.Thread(target=_exit_with_parent, args=(lifeline_fd,), daemon=True).start()
     connection: Connection[Any, Any] = Connection(connection_fd)
     from fairlead.sim.experiment import run_experiment

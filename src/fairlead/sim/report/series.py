@@ -38,7 +38,7 @@ class Budget:
 
 def entry_data(entry: Entry, budget: Budget) -> dict[str, Any]:
     """One policy in one case. Distributions pool all seeds; what happens over time is the first seed's."""
-    jobs = [job for run in entry.runs for job in run.jobs]
+    jobs = [job for run in entry.runs for job in run.jobs if job.counted]
     jct = np.array([job.jct_s for job in jobs if job.jct_s is not None])
     rho = np.array([job.rho for job in jobs if job.rho is not None])
     asked = len(jct) + entry.unfinished
