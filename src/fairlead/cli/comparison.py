@@ -11,7 +11,7 @@ from fairlead.sim.experiment import Result
 from fairlead.sim.intervals import Difference, Interval
 from fairlead.sim.report.results import baseline_label, cases, label_of
 from fairlead.sim.report.runs import Case, Entry
-from fairlead.sim.report.wording import NONE, TABLE, percent
+from fairlead.sim.report.wording import NONE, TABLE, change, percent
 
 #: What a comparison shows of each run: heading and metric.
 _COLUMNS = (
@@ -115,6 +115,5 @@ def _apart(found: Difference | None) -> str:
     if found is None or found.relative is None:
         return NONE
     relative = found.relative
-    sign = "+" if relative.mean > 0 else ""
     spread = "" if relative.half is None else f" ± {percent(relative.half)}"
-    return f"{sign}{percent(relative.mean)}{spread}{' *' if relative.excludes_zero else ''}"
+    return f"{change(relative.mean)}{spread}{' *' if relative.excludes_zero else ''}"

@@ -16,7 +16,7 @@ from fairlead.sim.intervals import Difference, Interval
 from fairlead.sim.report import wording
 from fairlead.sim.report.runs import Case, Entry, Run, cases_of, common_setting, own_settings, varied_settings
 from fairlead.sim.report.series import Budget, entry_data, sweep_data
-from fairlead.sim.report.wording import NONE, Row, duration, listing, percent
+from fairlead.sim.report.wording import NONE, Row, change, duration, listing, percent
 
 #: Colours of the style sheet; more policies have the same ones again, with dashes or hatching.
 COLOURS = 8
@@ -279,7 +279,7 @@ def _difference(found: Difference | None, row: Row) -> str:
     if shown is None:
         text = row.form(found.absolute.mean)
     else:
-        text = f"{'+' if shown.mean > 0 else ''}{percent(shown.mean)}"
+        text = change(shown.mean)
         spread = None if not shown.half else percent(shown.half)
     bold = f"<b>{text}</b>" if found.absolute.excludes_zero else text
     return f"<td>{bold}{f' <small>± {spread}</small>' if spread else ''}</td>"

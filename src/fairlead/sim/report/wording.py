@@ -36,6 +36,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}{_TIE}%" if 0 < abs(share) < 0.0995 else f"{100 * share:.0f}{_TIE}%"
 
 
+def change(share: float) -> str:
+    """A difference, with its sign; none where it would be a zero."""
+    return percent(0.0) if abs(share) < 0.0005 else f"{'+' if share > 0 else ''}{percent(share)}"
+
+
 def number(value: float) -> str:
     """Three significant digits below 100, whole above, thousands set apart."""
     if value == 0 or abs(value) >= 100 or float(value).is_integer():
