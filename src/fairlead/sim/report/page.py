@@ -235,8 +235,17 @@ def _value(mean: Interval | None) -> str:
     return duration(mean.mean) + (f" <small>± {duration(mean.half)}</small>" if mean.half else "")
 
 
-#: What the differences from a baseline are shown of.
-_COMPARED = ("jct_mean_s", "jct_p50_s", "jct_p99_s", "queue_mean_s", "makespan_s", "rho_worst", "unfair_share")
+#: What the differences from a baseline are shown of, and how it is called above its column.
+_COMPARED = (
+    ("jct_mean_s", "mean time"),
+    ("jct_p50_s", "median"),
+    ("jct_p99_s", "p99"),
+    ("queue_mean_s", "without GPUs"),
+    ("makespan_s", "makespan"),
+    ("rho_worst", "worst rho"),
+    ("unfair_share", "rho above 1.05"),
+    ("restarts_per_job", "restarts"),
+)
 
 
 def _differences(case: Case, baseline: str | None, number: int) -> str:
@@ -244,11 +253,11 @@ def _differences(case: Case, baseline: str | None, number: int) -> str:
     other = None if baseline is None else case.entry(baseline)
     if other is None or len(case.entries) < 2:
         return ""
-    rows = {row.field: (group, row) for group, rows in wording.TABLE for row in rows}
-    heads = "".join(f'<th scope="col">{escape(" ".join(_heading(*rows[name])))}</th>' for name in _COMPARED)
+    rows = {row.field: row for _, rows in wording.TABLE for row in rows}
+    heads = "".join(f'<th scope="col">{escape(heading)}</th>' for _, heading in _COMPARED)
     lines = "".join(
         f'<tr><th scope="row">{escape(entry.label)}</th>'
-        + "".join(_difference(entry.against(other, name), rows[name][1]) for name in _COMPARED)
+        + "".join(_difference(entry.against(other, name), rows[name]) for name, _ in _COMPARED)
         + "</tr>"
         for entry in case.entries
         if entry is not other
@@ -266,10 +275,6 @@ def _differences(case: Case, baseline: str | None, number: int) -> str:
         f'aria-label="Differences from {escape(other.label)}"><table><thead><tr><th scope="col">'
         f'<span class="sr">policy</span></th>{heads}</tr></thead><tbody>{lines}</tbody></table></div></div>'
     )
-
-
-def _heading(group: str, row: Row) -> tuple[str, str]:
-    return ("", row.label) if row.label.startswith(("makespan", "jobs", "rho")) else (group.lower(), row.label)
 
 
 def _difference(found: Difference | None, row: Row) -> str:
