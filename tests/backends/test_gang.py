@@ -48,6 +48,7 @@ def test_one_process_is_told_what_torchrun_would_tell_it(world: World) -> None:
         "FAIRLEAD_JOB_ID": "j",
         "FAIRLEAD_ATTEMPT": "1",
         "FAIRLEAD_PREEMPT_FILE": str(files.notice),
+        "FAIRLEAD_NOTES": str(world.root / "j" / "attempt-1" / "worker-notes.jsonl"),
         "FAIRLEAD_CHECKPOINTS": str(world.root / "j" / "checkpoints"),
         "FAIRLEAD_CHECKPOINT_DIR": str(world.root / "j" / "checkpoints"),
         "FAIRLEAD_COOKIE": f"{world.root}:j:1",

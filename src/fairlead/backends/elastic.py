@@ -13,7 +13,7 @@ from fairlead.backends.files import AttemptFiles, Line, Tail
 from fairlead.backends.gang import End
 from fairlead.backends.task import Task
 from fairlead.train.agent import PREEMPTED, Agent, Patience, Slot
-from fairlead.train.wire import Message
+from fairlead.train.wire import NOTED, Message
 
 #: What people want to know: the agent's word for it, and ours.
 _NOTES = {
@@ -21,7 +21,7 @@ _NOTES = {
     "hung": "worker-hung",
     "straggler": "worker-slow",
     "refused": "worker-refused",
-    "unsaved": "unsaved",
+    **{kind: kind for kind in NOTED},
 }
 
 #: Seconds that a worker which has left may keep its GPU.
@@ -132,7 +132,7 @@ class Elastic:
             if kind == "paused":
                 self._paused_s = event["seconds"]
             told = {name: value for name, value in event.items() if name not in ("kind", "at", "beat")}
-            self._tell("note", what=_NOTES[kind], **told)
+            self._tell("note", what=_NOTES[kind], **told, **({"attempt": self._task.attempt} if kind in NOTED else {}))
 
     def _keep_to(self, most: int) -> None:
         """The job takes no more workers than this: it then has GPUs that it does not use."""

@@ -27,6 +27,7 @@ from fairlead.core import codec
 from fairlead.core.errors import BackendError, FairleadError
 from fairlead.core.messages import Command, Event, JobExited, JobStopped, OutsidersSeen, Resize, Start, Stop
 from fairlead.core.types import Allocation, Job, Phase
+from fairlead.train.wire import NOTES
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,7 @@ class LocalBackend:
             "FAIRLEAD_JOB_ID": start.job,
             "FAIRLEAD_ATTEMPT": str(start.attempt),
             "FAIRLEAD_PREEMPT_FILE": str(files.notice),
+            NOTES: str(files.worker_notes),
             "FAIRLEAD_CHECKPOINTS": str(job / CHECKPOINTS),  # where fairlead.train looks
             "FAIRLEAD_CHECKPOINT_DIR": str(job / CHECKPOINTS),  # as other schedulers call it
         }

@@ -31,6 +31,7 @@ from fairlead.backends.processes import (
     exit_code,
     reap_strangers,
 )
+from fairlead.backends.worker_notes import WorkerNotes
 
 #: Seconds between two looks for orders, two entries in the indexes of logs, and two tries to write to a full disk.
 LOOK_S, INDEX_S, ROOM_S = 0.05, 1.0, 1.0
@@ -125,6 +126,7 @@ class Supervisor:
         self._files, self._task = files, task
         self._events = Appender(files.events, on_full=self._complain)
         self._complained = False
+        self._worker_notes = WorkerNotes(files.worker_notes, task.attempt)
         self._crew: Crew | None = None
         self._setup: asyncio.subprocess.Process | None = None
         self._sizes: dict[Path, int] = {}
@@ -156,6 +158,7 @@ class Supervisor:
                 each.cancel()
             if left := end_all(lambda: descendants(os.getpid())):
                 self.tell("note", what="left-behind", pids=left)
+            self._pass_on_notes()
             self._index()
             if self._timed_out:
                 code, why, final = TIMED_OUT, self._time_is_up, True
@@ -275,6 +278,11 @@ class Supervisor:
     def tell(self, kind: str, **fields: Any) -> None:
         self._events.append({"kind": kind, "at": time.time(), "monotonic": time.monotonic(), **fields})
 
+    def _pass_on_notes(self) -> None:
+        """What workers without an agent have to say."""
+        for note in self._worker_notes.read():
+            self.tell("note", **note)
+
     def _complain(self, why: str) -> None:
         if not self._complained:  # where, if not here? The log may be on another disk
             self._complained = True
@@ -299,6 +307,7 @@ class Supervisor:
             self._strangers = reap_strangers(self._own, self._strangers)
             with contextlib.suppress(OSError):  # it is tried again
                 self._events.flush()
+            self._pass_on_notes()
             self._index()
             await asyncio.sleep(INDEX_S)
 

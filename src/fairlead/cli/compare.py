@@ -44,7 +44,7 @@ from fairlead.sim.many import run_many
     help="With their options: fifo,tiresias:promote=8,thresholds=3600/7200,easy.",
 )
 @click.option("--seeds", default="0", show_default=True, metavar="0,1,2", help="Of all that is drawn.")
-@click.option("--loads", default="1", show_default=True, metavar="0.5,1,2", help="Arrivals so many times as fast.")
+@click.option("--loads", metavar="0.5,1,2", help="Offered loads, reached by moving arrivals. [default: as in TRACE]")
 @click.option("--baseline", metavar="POLICY", help="Of --policies, the one the others are compared with: the first.")
 @click.option("--workers", type=click.IntRange(min=1), help="Parallel processes; as many as there are cores.")
 @cache_options
@@ -59,7 +59,7 @@ def compare(
     policies: str,
     baseline: str | None,
     seeds: str,
-    loads: str,
+    loads: str | None,
     workers: int | None,
     no_cache: bool,
     cache_dir: Path | None,
@@ -78,7 +78,7 @@ def compare(
         make_policy(name)  # a wrong name should not cost the time of the others' runs
     experiments = [
         make_experiment(trace=trace, policy=name, seed=seed, load=load, **options)  # type: ignore[arg-type]
-        for load in number_list(loads, "loads", float)
+        for load in ([None] if loads is None else number_list(loads, "loads", float))
         for seed in number_list(seeds, "seeds", int)
         for name in names
     ]

@@ -56,7 +56,7 @@ def _runs(results: Sequence[Result]) -> tuple[list[list[str]], int]:
         figures = result.to_dict()
         lines.append(
             [
-                *(escape(label_of(result)), *[f"{result.experiment.load:g}"] * (len(heads) > 1)),
+                *(escape(label_of(result)), *[_plain(result.experiment.load)] * (len(heads) > 1)),
                 _jobs(figures["jobs"], figures["unfinished"]),
                 *(NONE if figures[name] is None else _FORMS[name](figures[name]) for _, name in _COLUMNS),
                 f"{result.decision_ms_mean:.2f} ms",
@@ -94,7 +94,11 @@ def _differences(results: Sequence[Result], baseline: str) -> tuple[list[list[st
 
 
 def _who(case: Case, entry: Entry, heads: Sequence[str]) -> list[str]:
-    return [escape(entry.label), *[f"{case.load:g}" if case.load is not None else ""] * (len(heads) > 1)]
+    return [escape(entry.label), *[_plain(case.load)] * (len(heads) > 1)]
+
+
+def _plain(load: float | None) -> str:
+    return NONE if load is None else f"{load:g}"
 
 
 def _jobs(jobs: int, left: int) -> str:

@@ -74,7 +74,8 @@ def print_results(results: Sequence[Result], output: str, *, one: bool = False, 
     elif one:
         console().print(_sheet(results[0]), crop=False, overflow="ignore", no_wrap=True)
     else:
-        print_comparison(results, _title(results[0].experiment), baseline=baseline)
+        title = _title(results[0].experiment) + _told_load(results)
+        print_comparison(results, title, baseline=baseline)
 
 
 def _json_rows(results: Sequence[Result], baseline: str | None) -> list[dict[str, Any]]:
@@ -115,6 +116,12 @@ def _told(name: str, value: str) -> str:
     return f"{name.replace('_', ' ')} {value}"
 
 
+def _told_load(results: Sequence[Result]) -> str:
+    """The offered load, for a title: nothing if the runs differ in it, or it is not known."""
+    loads = {None if r.offered_load is None else f"{r.offered_load:.2f}" for r in results}
+    return f", load {loads.pop()}" if len(loads) == 1 and None not in loads else ""
+
+
 def _sheet(result: Result) -> Table:
     """Every metric of one run, one a line."""
     table = Table(box=None, show_header=False, title=f"{result.experiment.policy}: {_title(result.experiment)}")
@@ -128,6 +135,8 @@ def _sheet(result: Result) -> Table:
     decisions = (
         f"{result.decisions:,}, {result.decision_ms_mean:.2f} ms on average, p99 {result.decision_ms_p99:.2f} ms"
     )
+    offered = NONE if result.offered_load is None else f"{result.offered_load:.3f}"
+    table.add_row("", "offered load", offered)
     table.add_row("Scheduler", "decisions", decisions)
     table.add_row("", "the simulation took", duration(result.wall_s))
     return table

@@ -6,7 +6,7 @@ import click
 
 from fairlead.cli.errors import ends_on_signals, reports_errors
 from fairlead.cli.notes import tell_notes
-from fairlead.cli.options import REPORT, experiment_options, make_experiment, measured_options
+from fairlead.cli.options import LOAD, REPORT, experiment_options, make_experiment, measured_options
 from fairlead.cli.output import (
     OUTPUT,
     complain_if_unfinished,
@@ -32,7 +32,7 @@ from fairlead.sim.experiment import run_experiment
     help="A policy's name, or path/to/file.py:Class. `fairlead policies` lists them.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is drawn.")
-@click.option("--load", type=float, default=1.0, show_default=True, help="Arrivals come so many times as fast.")
+@LOAD
 @click.option("--journal", type=click.Path(), metavar="FILE", help="Write everything that happened to a journal.")
 @OUTPUT
 @reports_errors

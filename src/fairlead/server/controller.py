@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from fairlead.policies.middleware import Queue, receipt, standard
 from fairlead.server.clerk import Clerk
 from fairlead.server.journal import SqlJournal, recover
 from fairlead.server.launching import LaunchRules, task_of
+from fairlead.server.lock_waits import LockWaits
 from fairlead.server.notes import PREEMPTED
 from fairlead.server.published import Published
 from fairlead.server.reasons import ITSELF
@@ -95,6 +96,7 @@ class Controller:
         self._closing = threading.Event()
         self._changed = threading.Condition()
         self._published = Published(0, 0.0, {}, {}, {})
+        self._lock_waits = LockWaits()
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._turn, name="fairlead-loop", daemon=True)
         self._ended: set[str] = set()
@@ -176,6 +178,9 @@ class Controller:
             if gpus or (node_id in state.nodes and state.nodes[node_id].outside):
                 events.append(OutsidersSeen(now, node_id, gpus))
         self._inbox.put(events)
+        for job in state.live.values():
+            if job.attempt and job.phase is not Phase.PENDING:
+                self._lock_waits.recall(self._store, job.id)
         for line in self.backend.attach(state.live.values(), marks):
             log.info("%s", line)
         self._ended = set(state.finished)
@@ -236,17 +241,18 @@ class Controller:
 
     def _publish(self, seq: int) -> None:
         state = self._state
-        published = Published(
-            seq=seq,
-            now=state.now,
-            live=state.live.copy(),
-            finished=state.finished.copy(),
-            nodes=state.nodes.copy(),
-            view=self._policy.view,
-            plan=self._policy.last,
-        )
-        with self._changed:
-            self._published = published
+        with self._changed:  # the backend's thread may hear of a lock meanwhile
+            self._lock_waits.forget_all_but(state.live)
+            self._published = Published(
+                seq=seq,
+                now=state.now,
+                live=state.live.copy(),
+                finished=state.finished.copy(),
+                nodes=state.nodes.copy(),
+                view=self._policy.view,
+                plan=self._policy.last,
+                lock_waits=self._lock_waits.current,
+            )
             self._changed.notify_all()
 
     def _note_ends(self) -> None:
@@ -289,6 +295,9 @@ class Controller:
 
     def _note(self, job: str, at: float, note: dict[str, Any]) -> None:
         kind = str(note.pop("what", "note"))
+        with self._changed:
+            if self._lock_waits.hear(job, at, kind, note):
+                self._published = replace(self._published, lock_waits=self._lock_waits.current)
         if kind not in _UNTOLD:
             self._clerk.hand(lambda: self._store.note([job], kind, at, note))
 

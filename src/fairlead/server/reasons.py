@@ -13,6 +13,7 @@ from datetime import datetime
 from fairlead.backends.elastic import SILENT_S
 from fairlead.core.types import Job, Phase, Reason
 from fairlead.core.wording import counted
+from fairlead.server.lock_waits import lock_reason
 from fairlead.server.published import Published
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ ADVICE: Mapping[str, str] = {
     "dependency": "It goes on by itself when they have succeeded.",
     "dependency-failed": "It can never start: submit it again without them.",
     "backoff": "It is tried again by itself.",
+    "checkpoint-lock": "It goes on when that process ends; to run both at once, give each a directory of its own.",
     "silent": "If its script does not use fairlead.train, submit it with a fixed number of GPUs, or elastic: restart.",
     "undecided": "Ask again in a moment.",
     "failed": "Its logs and events tell more.",
@@ -75,6 +77,8 @@ def reason_of(published: Published, job: Job) -> Reason | None:
         )
         numbers = {"failures": job.failures, "max_restarts": job.spec.max_restarts, "seconds": left_s}
         return Reason("backoff", text, numbers)
+    if (locked := lock_reason(published.lock_waits, job, published.now)) is not None:
+        return locked
     if job.phase is Phase.STARTING and job.spec.in_place and published.now - job.since >= SILENT_S:
         return _silent(job, published.now - job.since)
     return _planned(published, job)

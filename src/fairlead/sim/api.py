@@ -50,6 +50,7 @@ class Options(TypedDict, total=False):
     profiles: str | None
     cadence: str
     costs: str
+    arrival_factor: float
     jobs: int | None
     resample: bool
     failures_h: tuple[float, float] | None
@@ -73,10 +74,10 @@ def simulate(
     *,
     cluster: Cluster | str | None = None,
     seed: int = 0,
-    load: float = 1.0,
+    load: float | None = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Replay a trace under one policy, in this process."""
+    """Replay a trace under one policy, in this process. Without a load, jobs arrive as in the trace."""
     experiment, inputs = _setup(_Given(_trace(trace), _cluster(cluster), options), None, policy, seed=seed, load=load)
     return run_experiment(experiment, inputs=inputs)
 
@@ -87,7 +88,7 @@ def compare(
     *,
     cluster: Cluster | str | None = None,
     seeds: Iterable[int] = (0,),
-    loads: Iterable[float] = (1.0,),
+    loads: Iterable[float | None] = (None,),
     baseline: str | None = None,
     workers: int | None = None,
     cache: bool = False,
@@ -145,7 +146,7 @@ class Comparison:
             for entry in case.entries
         ]
 
-    def _load(self, load: float | None) -> float:
+    def _load(self, load: float | None) -> float | None:
         return self.results[0].experiment.load if load is None else load
 
     def rows(self) -> list[dict[str, Any]]:
@@ -227,9 +228,9 @@ def _default(field: Field[Any]) -> Any:
 
 
 def _setup(
-    given: _Given, name: str | None, policy: Policy | str, *, seed: int, load: float
+    given: _Given, name: str | None, policy: Policy | str, *, seed: int, load: float | None
 ) -> tuple[Experiment, Inputs]:
-    if not (math.isfinite(load) and load > 0):
+    if load is not None and not (math.isfinite(load) and load > 0):
         raise InvalidSpec(f"load is {load}; expected a positive number")
     called = _name(policy)
     cluster = given.cluster

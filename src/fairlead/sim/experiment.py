@@ -33,6 +33,7 @@ from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
 from fairlead.sim.metrics import JobOutcome, Measured, Metrics, Window, measure
 from fairlead.sim.noise import ObservationNoise, promised_s
+from fairlead.sim.offered_load import Demand, Yardstick
 from fairlead.sim.oracle import SimStepOracle
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
 from fairlead.sim.truth import FixedDuration, Setting, Truth
@@ -59,8 +60,10 @@ class Experiment:
     cadence: str = "event"
     costs: str = "default"
     seed: int = 0
-    #: Arrivals come this many times as fast.
-    load: float = 1.0
+    #: The offered load on the cluster (see `offered_load.py`), reached by moving arrivals; None: as the trace has it.
+    load: float | None = None
+    #: Arrivals come this many times as fast as in the trace.
+    arrival_factor: float = 1.0
     #: Only the first so many jobs.
     jobs: int | None = None
     #: Draw as many jobs from the trace, with the seed, instead of replaying it.
@@ -122,6 +125,8 @@ class Result:
 
     experiment: Experiment
     measured: Measured
+    #: True work of the jobs over what the cluster can do while they arrive; None if that is not known.
+    offered_load: float | None
     #: Jobs of the trace that were not simulated, by reason.
     left_out: Mapping[str, int]
     #: Jobs cut down to the size of the cluster.
@@ -153,6 +158,7 @@ class Result:
         timing |= {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
         setting = {f"setting_{name}": value for name, value in asdict(self.experiment).items() if name != "policy"}
         figures = self.measured.summary.to_dict() | {"left_out": sum(self.left_out.values())}
+        figures["offered_load"] = self.offered_load
         return {"policy": self.experiment.policy, **figures, **timing, **setting}
 
 
@@ -201,11 +207,13 @@ def run_experiment(
         run(watched, backend, state=state, journal=loop_journal, cadence=cadence)
     except InvalidPlan as error:
         raise InvalidPlan(f"policy {experiment.policy} at second {state.now:.0f}: {error}") from error
-    alone_s = {job.spec.id: job.truth.remaining_s(0.0) for job in world.jobs}
+    demands, yardstick = _demands(world.jobs), Yardstick(world.nodes)
+    alone_s = {job_id: time_s for job_id, job in demands.items() if (time_s := yardstick.best_s(job)) is not None}
     decision_ms = 1000.0 * np.array(watched.decision_s or [0.0])
     return Result(
         experiment=experiment,
         measured=measure(journal, alone_s=alone_s, window=experiment.window),
+        offered_load=yardstick.load(list(demands.values())),
         left_out=world.left_out,
         clipped=world.clipped,
         oracle=bool(getattr(policy, "needs_oracle", False)),
@@ -308,6 +316,10 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
         jobs.append(sim_job)
     if not jobs:
         raise InvalidSpec(f"{trace.source} has no jobs to simulate")
+    if experiment.load is not None:
+        factor = _factor(experiment.load, jobs, nodes)
+        trace = reshape.scale_arrivals(trace, factor)
+        jobs = [_moved(job, job.submit_at / factor) for job in jobs]
     _check_window(experiment.window, jobs)
     if experiment.failures_h is not None:
         trace = _with_failures(trace, jobs, nodes, experiment)
@@ -336,6 +348,26 @@ def _check_window(window: Window, jobs: Sequence[SimJob]) -> None:
             f"no job arrives in the measured window: it begins {window.warmup_s:g} s after the first submission, and "
             f"the last one is after {last_s - first_s:.0f} s. Choose a shorter --warmup or a longer --window"
         )
+
+
+def _demands(jobs: Sequence[SimJob]) -> dict[str, Demand]:
+    return {job.spec.id: Demand(job.spec.gpus, job.spec.gpu_types, job.truth, job.submit_at) for job in jobs}
+
+
+def _factor(load: float, jobs: Sequence[SimJob], nodes: Sequence[Node]) -> float:
+    """How many times as fast jobs have to arrive to offer this load."""
+    offered = Yardstick(nodes).load(list(_demands(jobs).values()))
+    if not offered:
+        what = "all its jobs arrive at once" if offered is None else "its jobs have nothing to do"
+        raise InvalidSpec(f"a load of {load:g} cannot be offered by this trace: {what}; leave --load out")
+    return load / offered
+
+
+def _moved(job: SimJob, submit_at: float) -> SimJob:
+    """The job submitted at another time; its deadline moves along."""
+    deadline = job.spec.deadline
+    moved = None if deadline is None else max(0.0, deadline - job.submit_at + submit_at)
+    return replace(job, submit_at=submit_at, spec=replace(job.spec, deadline=moved))
 
 
 def _with_failures(trace: Trace, jobs: Sequence[SimJob], nodes: Sequence[Node], experiment: Experiment) -> Trace:
@@ -379,7 +411,8 @@ def _reshaped(trace: Trace, experiment: Experiment) -> Trace:
         trace = reshape.first(trace, experiment.jobs)
     if experiment.resample:
         trace = reshape.resample(trace, len(trace.jobs), seed=experiment.seed)
-    return trace if experiment.load == 1.0 else reshape.scale_load(trace, experiment.load)
+    factor = experiment.arrival_factor
+    return trace if factor == 1.0 else reshape.scale_arrivals(trace, factor)
 
 
 def _nodes(experiment: Experiment, trace: Trace) -> tuple[Node, ...]:

@@ -24,9 +24,11 @@ class Life:
     ended_at: float | None = None
     preemptions: int = 0
     rescales: int = 0
-    #: Seconds with at least one GPU, and seconds RUNNING; GPU-seconds held, whatever for.
+    #: Seconds with at least one GPU, seconds RUNNING, and seconds STARTING in the first attempt.
     held_s: float = 0.0
     run_s: float = 0.0
+    first_start_s: float = 0.0
+    #: GPU-seconds held, whatever for.
     held_gpu_s: float = 0.0
     #: What is measured of the cluster: GPU-seconds between these two moments.
     from_s: float = -math.inf
@@ -54,6 +56,8 @@ class Life:
                 self.fresh_gpu_s += counted_s * self.rate
             else:
                 self.restart_gpu_s += counted_s * self.rate
+                if self.phase is Phase.STARTING and self.attempt == 1:
+                    self.first_start_s += span_s
         self.at = now
 
     def judge(self, *, lost: bool) -> None:

@@ -32,7 +32,7 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 #: All entries together, in bytes; the least recently used ones go first.
 MOST_BYTES = 256 * 1024 * 1024
 
-_PLAIN = ("clipped", "oracle", "decisions", "decision_ms_mean", "decision_ms_p99", "wall_s", "cpu_s")
+_PLAIN = ("offered_load", "clipped", "oracle", "decisions", "decision_ms_mean", "decision_ms_p99", "wall_s", "cpu_s")
 _SERIES = tuple(f.name for f in fields(Timeline) if f.type == "Floats")
 _SEGMENTS = tuple(f.name for f in fields(Segments))
 

@@ -52,12 +52,12 @@ def first(trace: Trace, jobs: int) -> Trace:
 # --- more or denser jobs
 
 
-def scale_load(trace: Trace, factor: float) -> Trace:
-    """Divide the times between arrivals by `factor`: 2 doubles the load. Deadlines keep their slack.
+def scale_arrivals(trace: Trace, factor: float) -> Trace:
+    """Divide the times between arrivals by `factor`: 2 doubles what is offered. Deadlines keep their slack.
 
     Failures move with the jobs they hit; repairs take as long as before.
     """
-    _at_least("the load factor", factor, 1e-6)
+    _at_least("the arrival factor", factor, 1e-6)
     failures = tuple(replace(failure, at_s=failure.at_s / factor) for failure in trace.failures)
     return replace(trace, jobs=tuple(_moved(job, job.submit_s / factor) for job in trace.jobs), failures=failures)
 
