@@ -81,7 +81,7 @@ MAY = {
     "core": May({"core"}, {"numpy"}),
     "goodput": May({"goodput", "core.types", "core.errors"}, {"numpy", "scipy"}),
     "policies": May({"core", "goodput", "policies"}, {"numpy", "scipy"}),
-    "journal": May({"core"}),
+    "journal": May({"core"}, {"psycopg"}),
     "plugins": May({"core"}),
     "sim": May({"core", "goodput", "journal", "plugins", "sim"}, {"numpy", "pandas", "scipy", "rich"}),
     "train": May({"core.errors", "core.hints", "core.types", "goodput", "train"}, {"numpy", "torch"}),

@@ -29,7 +29,7 @@ from fairlead.cli.output import (
 from fairlead.cli.run_cache import KeptRuns, cache_of, cache_options
 from fairlead.core.errors import InvalidSpec
 from fairlead.plugins import make_policy
-from fairlead.sim.experiment import prepare
+from fairlead.sim.experiment import NAMED, Inputs, prepare
 from fairlead.sim.many import run_many
 
 
@@ -91,7 +91,10 @@ def compare(
     kept = KeptRuns(experiments, cache_of(no_cache=no_cache, cache_dir=cache_dir))
     kept.tell()
     with kept.told_when_interrupted(), progress_bar(f"simulating {counted(len(experiments), 'run')}") as progress:
-        results = run_many(experiments, workers=workers, progress=progress, done=kept.done, keep=kept.keep)
+        inputs = [Inputs(NAMED.trace_of(experiments[0]))] * len(experiments)  # all of one moment, if it still grows
+        results = run_many(
+            experiments, workers=workers, progress=progress, done=kept.done, keep=kept.keep, inputs=inputs
+        )
     if report_to is not None:
         save_page(report_to, results, baseline=baseline)
     if jobs_to is not None:

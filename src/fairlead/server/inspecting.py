@@ -9,9 +9,10 @@ from sqlalchemy import Connection, make_url, select
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from fairlead.core.errors import BackendError, InvalidSpec
+from fairlead.journal import checksum
 from fairlead.server import migrations
 from fairlead.server.database import APPLICATION_ID, Database, Postgres, Sqlite, reason
-from fairlead.server.journal import Record, check_gap, checksum
+from fairlead.server.journal import Record, check_gap
 from fairlead.server.keys import without_password
 from fairlead.server.tables import journal
 

@@ -24,9 +24,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
 from fairlead.core.messages import Message
+from fairlead.journal import checksum, entry, to_json
 from fairlead.server import journal as records
 from fairlead.server.database import Database, find_database, reason
-from fairlead.server.journal import Record, to_json
+from fairlead.server.journal import Record
 from fairlead.server.tables import controller, jobs, journal, notes, requests, submissions, users
 from fairlead.server.writer import Writer
 
@@ -237,7 +238,7 @@ class Store:
 
     def write(self, messages: Sequence[Message], marks: Mapping[str, str | None], *, epoch: int) -> int:
         """One turn of the loop: all of it or nothing. The number of the last message."""
-        return self.write_entries([records.entry(message) for message in messages], marks, epoch=epoch)
+        return self.write_entries([entry(message) for message in messages], marks, epoch=epoch)
 
     def write_entries(
         self, entries: Sequence[Mapping[str, Any]], marks: Mapping[str, str | None], *, epoch: int
@@ -267,7 +268,7 @@ class Store:
         with self._reading() as connection:
             rows = connection.execute(_PAGES[job is not None, newest_first], span).all()
             for seq, at, kind, about, body, crc in rows:
-                if records.checksum(body) != crc:
+                if checksum(body) != crc:
                     raise records.damaged(seq, records.WRONG_CHECKSUM)
                 if gapless and seq != before + 1:
                     records.check_gap(connection, before, seq)

@@ -22,7 +22,7 @@ from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import JobSpec, Node, Plan
-from fairlead.journal import MemoryJournal
+from fairlead.journal import MemoryJournal, without_password
 from fairlead.plugins import make_policy
 from fairlead.sim import job_table
 from fairlead.sim.adapting import Freedom, adapts, freedom
@@ -157,6 +157,7 @@ class Result:
         timing = {name: getattr(self, name) for name in ("decisions", "decision_ms_mean", "decision_ms_p99")}
         timing |= {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
         setting = {f"setting_{name}": value for name, value in asdict(self.experiment).items() if name != "policy"}
+        setting["setting_trace"] = without_password(self.experiment.trace)
         figures = self.measured.summary.to_dict() | {"left_out": sum(self.left_out.values())}
         figures["offered_load"] = self.offered_load
         return {"policy": self.experiment.policy, **figures, **timing, **setting}
@@ -307,7 +308,7 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
         truth = truth_of(job, library, tuple(node_gpus), adapt=adapt)
         gpu_types = _usable_types(job, truth, node_gpus)
         free = freedom(job, truth, adapt=adapt, room=_room(total, gpu_types))
-        sim_job = _cast(job, truth, gpu_types, free, costs.of(job.model))
+        sim_job = _cast(job, truth, gpu_types, free, _costs_of(job, costs, experiment))
         if job.estimate_s is None:
             estimate_s = _promise(sim_job.spec.estimate_s, job.id, experiment)
             sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=estimate_s))
@@ -393,16 +394,16 @@ def default_cluster(trace: str, format: str | None) -> str | None:
 
 
 def _read(path: str, format: str | None) -> Trace:
-    """The trace in a file; read once as long as the file stays what it is."""
+    """The trace in a file; read once as long as the file stays what it is. A database is read once."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
-        return read_trace(path, format)
+        return _read_once(path, format, None)
     return _read_once(path, format, (status.st_mtime_ns, status.st_size, status.st_ino))
 
 
 @lru_cache(maxsize=2)  # a worker process runs many experiments on one file
-def _read_once(path: str, format: str | None, _: tuple[int, int, int]) -> Trace:
+def _read_once(path: str, format: str | None, _: tuple[int, int, int] | None) -> Trace:
     return read_trace(path, format)
 
 
@@ -464,6 +465,21 @@ def _usable_types(job: TraceJob, truth: Truth, node_gpus: dict[str, int]) -> tup
     if not usable:
         raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of {' or '.join(speeds) or 'the cluster'}")
     return job.gpu_types if len(usable) == len(speeds) else usable
+
+
+def _costs_of(job: TraceJob, costs: CostModel, experiment: Experiment) -> Costs:
+    """What was measured of the job, unless the experiment says otherwise."""
+    recording = job.recording
+    if recording is None or experiment.costs != "default":
+        return costs.of(job.model)
+    return replace(
+        costs.of(job.model),
+        start_s=recording.start_s,
+        restart_s=recording.restart_s,
+        save_s=recording.save_s,
+        rescale_s=recording.rescale_s,
+        boot_s=recording.start_s if job.in_place else 0.0,  # a worker that joins boots as one that begins
+    )
 
 
 def _cast(job: TraceJob, truth: Truth, gpu_types: tuple[str, ...], free: Freedom, costs: Costs) -> SimJob:

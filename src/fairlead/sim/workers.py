@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -41,6 +41,8 @@ class Order:
     place: int
     experiment: Any
     inputs: Any = None
+    #: The trace is that of the order before, which is not sent again.
+    same_trace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,14 @@ class Worker:
             theirs.close()
             os.close(ends_with_us)
         self.place: int | None = None
+        self._trace: Any = None
 
     def run(self, order: Order) -> None:
+        """Send it. A trace that many runs share is sent once."""
+        trace = None if order.inputs is None else order.inputs.trace
+        if trace is not None and trace is self._trace:
+            order = replace(order, inputs=replace(order.inputs, trace=None), same_trace=True)
+        self._trace = trace
         try:
             data = pickle.dumps(order)
         except Exception as error:
@@ -138,11 +146,15 @@ def serve(connection_fd: int, lifeline_fd: int) -> None:
     from fairlead.sim.experiment import run_experiment
     from fairlead.sim.fingerprint import fingerprint
 
+    trace = None
     while True:
         try:
             order = pickle.loads(connection.recv_bytes())
         except EOFError:
             return
+        if order.same_trace:
+            order = replace(order, inputs=replace(order.inputs, trace=trace))
+        trace = None if order.inputs is None else order.inputs.trace
         try:
             before = fingerprint(order.experiment, order.inputs)
             note = _throttled(connection, order.place)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, Required, TypedDict, cast
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Trace, TraceJob, TraceNode
+from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Recording, Trace, TraceJob, TraceNode
 from fairlead.sim.traces.table import shown
 
 NO_GPUS = "asked for no GPUs"
@@ -42,6 +42,7 @@ class JobFields(TypedDict, total=False):
     deadline_s: float | None
     outcome: str
     labels: dict[str, str]
+    recording: Recording | None
 
 
 class TraceBuilder:

@@ -14,6 +14,7 @@ from typing import Any
 
 from fairlead.core.errors import FairleadError, InvalidSpec
 from fairlead.core.hints import did_you_mean
+from fairlead.journal import STATE_DATABASE
 from fairlead.plugins import load_from_file
 from fairlead.sim.traces import alibaba, canonical, gavel, helios, journal, philly, pollux, swf, tiresias
 from fairlead.sim.traces.assemble import trace_of_rows
@@ -145,8 +146,8 @@ READERS: dict[str, TraceFormat] = {
         TraceFormat(
             "journal",
             journal.read_journal_trace,
-            lambda head: head.text.startswith(journal.MAGIC),
-            "a Fairlead journal, simulated or live: the jobs that succeeded, with the GPU-time they used",
+            lambda head: head.text.startswith(journal.MAGIC) or STATE_DATABASE in head.names,
+            "a Fairlead journal, or a service's state directory or database: the jobs that succeeded, as measured",
         ),
         TraceFormat("swf", swf.read_swf, _sniff_swf, "Standard Workload Format; processors are read as GPUs"),
     )

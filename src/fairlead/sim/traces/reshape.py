@@ -82,6 +82,13 @@ def resample(trace: Trace, jobs: int, *, seed: int) -> Trace:
     return replace(trace, jobs=tuple(drafts))
 
 
+def anonymous(trace: Trace) -> Trace:
+    """Without what tells who ran what: tenants are numbered, names and all labels are gone."""
+    tenants = {tenant: f"user-{number}" for number, tenant in enumerate(sorted({job.tenant for job in trace.jobs}))}
+    jobs = tuple(replace(job, tenant=tenants[job.tenant], name="", labels={}) for job in trace.jobs)
+    return replace(trace, jobs=jobs)
+
+
 # --- what the recording lacks
 
 
