@@ -72,8 +72,8 @@ RUNS_WORKERS = {"train.agent", "train.history", "train.reproduction", "train.ste
 
 #: Of the server, what needs none of its packages, so that the command can say which are missing; and what is imported
 #: only when they are not.
-WITHOUT_PACKAGES = {"server.config", "server.directory", "server.keys", "server.listening"}
-STARTS_THE_SERVER = {"server.inspecting", "server.running"}
+WITHOUT_PACKAGES = {"server.config", "server.directory", "server.identity", "server.keys", "server.listening"}
+STARTS_THE_SERVER = {"server.cluster", "server.database_copy", "server.inspecting", "server.running"}
 
 #: The arrows of the design. A new part needs a line here.
 MAY = {

@@ -144,11 +144,16 @@ def parse(raw: bytes) -> Line | None:
     return line if isinstance(line, dict) else None
 
 
-def write_whole(path: Path, text: str) -> None:
-    """All of it or nothing, for whoever reads it meanwhile, and whoever else writes it."""
+def write_whole(path: Path, text: str, *, durable: bool = False) -> None:
+    """Replace a file as a whole: a reader, and a second writer, never meet a part of it. `durable`: nor after a power
+    cut."""
     draft = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.draft")
     try:
-        draft.write_text(text, encoding="utf-8")
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         draft.replace(path)
     except OSError:
         draft.unlink(missing_ok=True)

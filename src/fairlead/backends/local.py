@@ -18,11 +18,13 @@ from pathlib import Path
 from fairlead.backends.attempt import Attempt, cookie_of, start_guardian
 from fairlead.backends.files import Appender, AttemptFiles, Line, Tail, write_whole
 from fairlead.backends.hearing import Hearing
+from fairlead.backends.identity import Identity, belongs_to, take_directory
 from fairlead.backends.inbox import Inbox
 from fairlead.backends.machine import Machine
 from fairlead.backends.outsiders import Outsider, Outsiders
 from fairlead.backends.processes import COOKIE, boot_id, carriers, end_all
 from fairlead.backends.task import Task
+from fairlead.backends.unclaimed import end_unclaimed, find_unclaimed
 from fairlead.core import codec
 from fairlead.core.errors import BackendError, FairleadError
 from fairlead.core.messages import Command, Event, JobExited, JobStopped, OutsidersSeen, Resize, Start, Stop
@@ -54,7 +56,8 @@ class LogFile:
 
 class LocalBackend:
     """See the module. `prepare` makes the task of a start; `on_note` hears what is for people: job, time, fields;
-    `why_stopped` says who wants a job gone, and why, for the job to read. Any thread may call the first two."""
+    `why_stopped` says who wants a job gone, and why, for the job to read; `identify` says what a job's directory has to
+    carry to be its own. Any thread may call `prepare`, `on_note` and `identify`."""
 
     def __init__(
         self,
@@ -65,9 +68,11 @@ class LocalBackend:
         prepare: Callable[[Start], Task],
         on_note: Callable[[str, float, Line], None] = lambda job, at, note: None,  # noqa: ARG005
         why_stopped: Callable[[str], Line] = lambda job: {},  # noqa: ARG005
+        identify: Callable[[str], Identity] = lambda job: Identity("", job),
     ) -> None:
         self._root, self.machine, self.inbox = root, machine, inbox
         self._prepare, self._on_note, self._why_stopped = prepare, on_note, why_stopped
+        self._identify = identify
         self._types = {node.id: node.gpu_type for node in machine.nodes}
         self._attempts: dict[str, Attempt] = {}
         self._guard = threading.Lock()
@@ -95,6 +100,23 @@ class LocalBackend:
 
     def files(self, job: str, attempt: int) -> AttemptFiles:
         return AttemptFiles(self._root / job / f"attempt-{attempt}")
+
+    def owns(self, job: str, attempt: int) -> bool:
+        """Is what lies in this attempt's directory, if anything does, of this job and this attempt?"""
+        identity, files = self._identify(job), self.files(job, attempt)
+        return belongs_to(self._root / job, identity) and belongs_to(files.directory, identity.of_attempt(attempt))
+
+    def _take_directories(self, start: Start, files: AttemptFiles) -> None:
+        """See that the job's and the attempt's directories are their own, whatever lay there before."""
+        identity = self._identify(start.job)
+        for directory, own in (
+            (self._root / start.job, identity),
+            (files.directory, identity.of_attempt(start.attempt)),
+        ):
+            if (moved := take_directory(directory, own)) is not None:
+                log.warning("job %s: %s was of another job, and is now %s", start.job, directory, moved)
+                note = {"what": "put-aside", "directory": str(directory), "moved": str(moved)}
+                self._on_note(start.job, self._now(), note)
 
     def _start(self, command: Start) -> None:
         with self._guard:
@@ -131,8 +153,9 @@ class LocalBackend:
         """Its supervisor. Where the machine cannot, for now, it is tried again: that is not the job's fault."""
         start, files = attempt.start, attempt.files
         try:
+            self._take_directories(start, files)
             task = self._task(start, files)
-            for directory in (self._root / start.job / CHECKPOINTS, files.directory, files.logs):
+            for directory in (self._root / start.job / CHECKPOINTS, files.logs):
                 directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_whole(files.start, json.dumps(codec.encode(start.allocation)))
             attempt.process = start_guardian(task, files)
@@ -168,13 +191,26 @@ class LocalBackend:
         found = []
         for job in jobs:
             files = self.files(job.id, job.attempt + 1)
-            if job.phase is not Phase.PENDING or not files.start.exists():
+            if job.phase is not Phase.PENDING or not files.start.exists() or not self.owns(job.id, job.attempt + 1):
                 continue
             if files.is_alive or files.told("began") is not None:
                 data = json.loads(files.start.read_text(encoding="utf-8"))
                 allocation = codec.decode(Allocation, data, place=str(files.start))
                 found.append(Start(self._now(), job.id, job.attempt + 1, allocation))
         return found
+
+    def end_unclaimed(self, jobs: Iterable[Job], *, grace_s: float) -> list[str]:
+        """End the attempts that run here although none of these jobs, which are all that live, claims them. Returns a
+        line for people about each."""
+        claimed = {(job.id, job.attempt) for job in jobs if job.phase is not Phase.PENDING}
+        found = find_unclaimed(self._root, {key for key in claimed if self.owns(*key)})
+        killed = end_unclaimed(self._root, found, grace_s=grace_s)
+        return [
+            f"job {job}, attempt {attempt}, runs here, but the database does not know that: it was "
+            f"{'killed' if (job, attempt) in killed else 'asked to save and stop, and has ended'}; what it wrote stays "
+            f"in {self._root / job}"
+            for job, attempt in found
+        ]
 
     def end_those_on(self, node: str, jobs: Iterable[Job]) -> None:
         """Kill every attempt with a GPU on a node that is no more."""
@@ -196,6 +232,8 @@ class LocalBackend:
         return told
 
     def _take_up(self, attempt: Attempt, job: Job) -> str:
+        if not self.owns(job.id, job.attempt):  # what lies there tells nothing about this job
+            return self._begin(attempt, job)
         alive = attempt.files.is_alive  # before it is read: who is gone writes no more
         if (began := attempt.files.told("began")) is not None:
             attempt.began, attempt.same_boot = True, began.get("boot") == boot_id()
@@ -204,14 +242,19 @@ class LocalBackend:
         if alive:
             self._repeat_orders(attempt, job)
             return "goes on"
-        if not attempt.began:  # it was decided, but not done
-            if job.phase is Phase.STOPPING or not job.allocation:
-                self._put(attempt, JobStopped(self._now(), job.id, job.attempt))
-                return "had not been started"
-            self._spawn(attempt)
-            return "is started now"
+        if not attempt.began:
+            return self._begin(attempt, job)
         self._bury(attempt)
         return "was lost"
+
+    def _begin(self, attempt: Attempt, job: Job) -> str:
+        """It was decided, but not done; or what was done is no longer here."""
+        if job.phase is Phase.STOPPING or not job.allocation:
+            self._put(attempt, JobStopped(self._now(), job.id, job.attempt))
+            return "had not been started"
+        attempt.tail.position = 0  # how far another file was read says nothing about the new one
+        self._spawn(attempt)
+        return "is started now"
 
     def _repeat_orders(self, attempt: Attempt, job: Job) -> None:
         """The last one may have been decided but not said. To say it twice does no harm."""
@@ -374,12 +417,15 @@ class LocalBackend:
     # -- for people ----------------------------------------------------------------------------------------------
 
     def logs(self, job: str) -> list[LogFile]:
-        """Oldest attempt first."""
-        found = []
+        """Oldest attempt first. What another job has left in a directory of this number is not among them."""
+        found, own = [], dict[int, bool]()
         for path in (self._root / job).glob("attempt-*/logs/rank-*.log"):
             attempt = int(path.parent.parent.name.removeprefix("attempt-"))
             rank = int(path.stem.removeprefix("rank-"))
-            found.append(LogFile(attempt, rank, path, path.with_suffix(".index")))
+            if attempt not in own:
+                own[attempt] = self.owns(job, attempt)
+            if own[attempt]:
+                found.append(LogFile(attempt, rank, path, path.with_suffix(".index")))
         return sorted(found)
 
     @property

@@ -46,7 +46,8 @@ def explain_trace(trace: str, at_s: float, job: str | None, output: str, **optio
         click.echo(f"note: no decision at {asked}; the next one is at {found}, and explained here", err=True)
     reasons = {job_id: plan.reasons[job_id] for job_id in ([job] if job is not None else view.jobs) if plan.reasons}
     if output == "json":
-        click.echo(json.dumps(_to_dict(view, plan, reasons), indent=2, allow_nan=False))
+        told = _to_dict(view, plan, reasons) | {"notes": list(prepare(experiment).notes)}
+        click.echo(json.dumps(told, indent=2, allow_nan=False))
     elif job is not None:
         _print_one(job, reasons[job])
     else:

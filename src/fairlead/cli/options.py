@@ -16,17 +16,32 @@ from fairlead.sim.adapting import ADAPTS
 from fairlead.sim.costs import CostModel
 from fairlead.sim.experiment import Experiment, default_cluster
 from fairlead.sim.noise import MOST
-from fairlead.sim.traces import READERS
+from fairlead.sim.traces import format_names
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 N = TypeVar("N", int, float)
 
+
+_FORMAT_HELP = "Format of TRACE, or path/to/file.py:reader; guessed if left out."
+
+
+class _FormatOption(click.Option):
+    """Its help names the formats of installed packages, which are looked for only when it is asked for."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        self.help = f"{_FORMAT_HELP} {', '.join(format_names())}."
+        return super().get_help_record(ctx)
+
+
+FORMAT = click.option("--format", metavar="NAME", cls=_FormatOption, help=_FORMAT_HELP)
+
 _SHARED = (
     click.argument("trace", type=click.Path()),
-    click.option("--format", metavar="NAME", help="Format of TRACE, or path/to/file.py:reader; guessed if left out. "
-                 f"{', '.join(READERS)}."),
+    FORMAT,
     click.option("--cluster", metavar="SPEC",
                  help="16x4, or v100=3x4,k80=3x4@0.5 (price per GPU-hour). [default: the trace's nodes, or 16x4]"),
+    click.option("--speeds", metavar="TYPE=SPEED,...",
+                 help="How fast the cluster's GPU types are where TRACE has durations only, as in a100=2,k80=0.3."),
     click.option("--profiles", type=click.Path(), help="Profiles or throughput tables, if not beside TRACE."),
     click.option("--cadence", default="event", show_default=True, metavar="WHEN", help="event, 60s or event+60s."),
     click.option("--costs", default="default", show_default=True, metavar="COSTS",

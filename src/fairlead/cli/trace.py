@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from fairlead.cli.errors import reports_errors
+from fairlead.cli.options import FORMAT
 from fairlead.cli.up import STATE, directory_of
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
@@ -21,7 +22,7 @@ from fairlead.sim.applications import APPLICATIONS, GoodputTruth
 from fairlead.sim.casting import Library
 from fairlead.sim.cluster import nodes_of_four, parse_cluster
 from fairlead.sim.offered_load import Yardstick
-from fairlead.sim.traces import READERS, Trace, read_trace, reshape
+from fairlead.sim.traces import Trace, read_trace, reshape
 from fairlead.sim.traces.canonical import to_csv, to_jsonl
 from fairlead.sim.traces.describe import as_table, true_work_gpu_s
 from fairlead.sim.traces.describe import describe as describe_trace
@@ -73,9 +74,6 @@ def sizes(text: str) -> tuple[tuple[int, float], ...]:
         raise click.BadParameter(f"found {text!r}; expected GPU counts and shares, like 1:0.9,8:0.1") from None
 
 
-FORMAT = click.option(
-    "--format", "format", metavar="NAME", help=f"Format of TRACE; guessed if left out. One of: {', '.join(READERS)}."
-)
 TO = click.option(
     "--to", type=click.Choice(["jsonl", "csv"]), help="Form to write; by OUT's ending if left out, else jsonl."
 )
@@ -285,6 +283,9 @@ def generate(  # one parameter per option is click's way
         session_jobs=session_jobs,
         seed=seed,
     )
+    if left_out := workload.too_large:
+        told = f"jobs of {' and '.join(map(str, left_out))} GPUs, which {workload.most} cannot hold"
+        click.echo(f"note: the default mix of sizes goes without {told}; state another with --sizes", err=True)
     if applications is None:
         _write(generate_trace(workload), out, to)
         return

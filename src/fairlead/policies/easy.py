@@ -17,6 +17,7 @@ import numpy as np
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Plan
 from fairlead.policies.filling import Indices, start_waiting, waiting
+from fairlead.policies.gpu_speeds import Speeds, check_gpu_type, speeds_by
 from fairlead.policies.placing import Room
 from fairlead.policies.reasons import queued_reasons
 
@@ -27,16 +28,24 @@ class Easy:
 
     starvation_free: ClassVar[bool] = True
 
+    #: Of several GPU types with room: `fastest`, the one believed fastest for the job, or `any`, which is drawn.
+    gpu_type: str = "fastest"
+    #: Of that draw.
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_gpu_type("easy", self.gpu_type, self.seed)
+
     def plan(self, view: Snapshot) -> Plan:
-        room, queue = Room(view), waiting(view)
-        allocations = start_waiting(view, queue, skip=False, room=room)
+        room, queue, speeds = Room(view), waiting(view), speeds_by(self.gpu_type, self.seed, view)
+        allocations = start_waiting(view, queue, skip=False, room=room, speeds=speeds)
         left = queue[len(allocations) - len(view.allocations) :]  # strict order: the started ones are in front
         if len(left) > 1:
-            _backfill(view, room, allocations, left)
+            _backfill(view, room, allocations, left, speeds)
         return Plan(allocations, queued_reasons(view, allocations, "order of arrival, backfill behind a reservation"))
 
 
-def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], left: Indices) -> None:
+def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], left: Indices, speeds: Speeds) -> None:
     columns = view.columns
     demands, ids = columns.demands, columns.ids
     head, others = left[0], left[1:]
@@ -52,7 +61,7 @@ def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], le
         gpus, types = demands[columns.demand_J[job]]
         in_time = bool(in_time_J[job])
         options = tuple(t for t in types or view.node_columns.gpu_types if t != gpu_type or in_time or gpus <= spare)
-        allocation = room.take(gpus, options) if options else None
+        allocation = room.take(gpus, options, speeds(ids[job])) if options else None
         if allocation is None:
             continue
         if view.nodes[allocation.nodes[0]].gpu_type == gpu_type and not in_time:
@@ -68,7 +77,9 @@ def _reservation(
     The time is infinite if it hangs on a job without a promise; no type is reserved if none could ever hold the job.
     """
     best: tuple[str, float, int] | None = None
-    for gpu_type in types or view.node_columns.gpu_types:
+    for gpu_type in view.node_columns.gpu_types:
+        if types and gpu_type not in types:
+            continue
         free = room.free((gpu_type,))
         for end_at, released in _ends(view, allocations, gpu_type):
             free += released

@@ -48,6 +48,7 @@ class Options(TypedDict, total=False):
     """What an experiment can be told; the fields of `Experiment` say what each means."""
 
     profiles: str | None
+    speeds: str | None
     cadence: str
     costs: str
     arrival_factor: float

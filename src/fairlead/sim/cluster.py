@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.hints import did_you_mean
 from fairlead.core.types import Node
 from fairlead.sim.traces.record import TraceNode
 
@@ -43,6 +44,29 @@ def nodes_of_four(gpus: int) -> tuple[Node, ...]:
 def nodes_of(trace_nodes: Sequence[TraceNode]) -> tuple[Node, ...]:
     """The machines a trace ran on."""
     return tuple(Node(node.id, node.gpus, node.gpu_type) for node in trace_nodes)
+
+
+_SPEED = re.compile(r"(?P<type>[^=,@\s]+)=(?P<speed>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+)")
+
+
+def parse_speeds(text: str, gpu_types: Sequence[str]) -> dict[str, float]:
+    """Speeds of a cluster's GPU types from `a100=2,k80=0.3`; each of them has to be named, and no other."""
+    speeds: dict[str, float] = {}
+    example = ",".join(f"{name}=1" for name in gpu_types)
+    for part in text.split(","):
+        match = _SPEED.fullmatch(part.strip())
+        if match is None or not 0.0 < float(match["speed"]) < float("inf"):
+            wanted = f"TYPE=SPEED with a speed above 0, as in {example}"
+            raise InvalidSpec(f"--speeds {text!r}: cannot read {part.strip()!r}; expected {wanted}")
+        if match["type"] in speeds:
+            raise InvalidSpec(f"--speeds {text!r} has GPU type {match['type']!r} twice; state it once")
+        if match["type"] not in gpu_types:
+            hint = did_you_mean(match["type"], gpu_types)
+            raise InvalidSpec(f"--speeds {text!r}: the cluster has no GPU type {match['type']!r}{hint}")
+        speeds[match["type"]] = float(match["speed"])
+    if missing := [name for name in gpu_types if name not in speeds]:
+        raise InvalidSpec(f"--speeds {text!r} lacks {', '.join(missing)}; state every GPU type, as in {example}")
+    return speeds
 
 
 @dataclass(frozen=True, init=False)

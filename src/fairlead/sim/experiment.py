@@ -11,6 +11,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 
 from fairlead.core.errors import FairleadError, InvalidPlan, InvalidSpec
 from fairlead.core.loop import Cadence, Policy, run
+from fairlead.core.node_order import in_order
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import JobSpec, Node, Plan
@@ -31,13 +33,14 @@ from fairlead.sim.backend import SimBackend
 from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
+from fairlead.sim.gpu_types import check_speeds_apply, notes_on_speeds, speeds_of, with_speeds
 from fairlead.sim.metrics import JobOutcome, Measured, Metrics, Window, measure
 from fairlead.sim.noise import ObservationNoise, promised_s
 from fairlead.sim.offered_load import Demand, Yardstick
 from fairlead.sim.oracle import SimStepOracle
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
 from fairlead.sim.truth import FixedDuration, Setting, Truth
-from fairlead.sim.world import Outage, SimJob
+from fairlead.sim.world import Failing, Outage, SimJob
 
 #: Where nothing else is said: the size of the Pollux and Muri experiments.
 DEFAULT_CLUSTER = "16x4"
@@ -84,6 +87,8 @@ class Experiment:
     retune_every_s: float = 30.0
     #: A node that the policy rents joins after so long, and costs from then on.
     provision_s: float = 120.0
+    #: How fast each GPU type of the cluster is, for jobs of which the trace has nothing but a duration: a100=2,k80=0.3.
+    speeds: str | None = None
     #: Standard deviation of the logarithm of errors in what jobs report of their speed, and in promised run times.
     noise: float = 0.0
     estimate_error: float = 0.0
@@ -138,6 +143,8 @@ class Result:
     decision_ms_p99: float
     wall_s: float
     cpu_s: float
+    #: Where the input may not be what it is taken for, in sentences.
+    notes: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> Metrics:
@@ -158,7 +165,7 @@ class Result:
         timing |= {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
         setting = {f"setting_{name}": value for name, value in asdict(self.experiment).items() if name != "policy"}
         setting["setting_trace"] = without_password(self.experiment.trace)
-        figures = self.measured.summary.to_dict() | {"left_out": sum(self.left_out.values())}
+        figures = self.measured.summary.to_dict() | {"left_out": sum(self.left_out.values()), "notes": list(self.notes)}
         figures["offered_load"] = self.offered_load
         return {"policy": self.experiment.policy, **figures, **timing, **setting}
 
@@ -204,10 +211,8 @@ def run_experiment(
     watched, state = _Watched(policy, backend, world.nodes), State()
     journal = MemoryJournal() if journal is None else journal
     loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(world.jobs))
-    try:
+    with _blaming(experiment, state):
         run(watched, backend, state=state, journal=loop_journal, cadence=cadence)
-    except InvalidPlan as error:
-        raise InvalidPlan(f"policy {experiment.policy} at second {state.now:.0f}: {error}") from error
     demands, yardstick = _demands(world.jobs), Yardstick(world.nodes)
     alone_s = {job_id: time_s for job_id, job in demands.items() if (time_s := yardstick.best_s(job)) is not None}
     decision_ms = 1000.0 * np.array(watched.decision_s or [0.0])
@@ -223,7 +228,17 @@ def run_experiment(
         decision_ms_p99=float(np.percentile(decision_ms, 99)),
         wall_s=time.perf_counter() - begin_wall,
         cpu_s=time.process_time() - begin_cpu,
+        notes=world.notes,
     )
+
+
+@contextmanager
+def _blaming(experiment: Experiment, state: State) -> Iterator[None]:
+    """An invalid plan is told with the policy that made it, and when."""
+    try:
+        yield
+    except InvalidPlan as error:
+        raise InvalidPlan(f"policy {experiment.policy} at second {state.now:.0f}: {error}") from error
 
 
 def _backend(experiment: Experiment, world: World) -> SimBackend:
@@ -231,6 +246,7 @@ def _backend(experiment: Experiment, world: World) -> SimBackend:
         world.jobs,
         world.nodes,
         outages=world.outages,
+        failing=world.failing,
         interference=experiment.interference,
         report_every_s=experiment.report_every_s,
         retune_every_s=experiment.retune_every_s,
@@ -258,9 +274,10 @@ def decision_at(experiment: Experiment, at_s: float) -> tuple[Snapshot, Plan]:
                 raise _Seen
             return plan
 
+    state = State()
     try:
-        cadence = Cadence.parse(experiment.cadence)
-        run(Watching(), backend, state=State(), journal=MemoryJournal(), cadence=cadence)
+        with _blaming(experiment, state):
+            run(Watching(), backend, state=state, journal=MemoryJournal(), cadence=Cadence.parse(experiment.cadence))
     except _Seen:
         return seen[0]
     raise InvalidSpec(f"nothing is decided at second {at_s:.0f} or later: every job has ended by then")
@@ -287,26 +304,34 @@ class World:
     """What the simulator is given."""
 
     jobs: Sequence[SimJob]
+    #: In the order of snapshots.
     nodes: Sequence[Node]
     outages: Sequence[Outage]
     left_out: Mapping[str, int]
     clipped: int
+    #: Nodes that fail for as long as the run lasts; None if those of `outages` are all.
+    failing: Failing | None = None
+    notes: tuple[str, ...] = ()
 
 
 def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
     """The world of an experiment; raises InvalidSpec for what cannot be meant."""
     trace = _reshaped(inputs.trace_of(experiment), experiment)
-    nodes = _nodes(experiment, trace) if inputs.nodes is None else inputs.nodes
+    listed = _nodes(experiment, trace) if inputs.nodes is None else inputs.nodes
+    nodes: Sequence[Node] = in_order(listed)  # what a list is ordered by is nothing to go by
+    speeds = speeds_of(experiment.speeds, nodes)
     library, costs = Library.beside(experiment.trace, experiment.profiles), CostModel.parse(experiment.costs)
     node_gpus: dict[str, int] = {}
     for node in nodes:
         node_gpus[node.gpu_type] = max(node.gpus, node_gpus.get(node.gpu_type, 0))
-    jobs, total = [], _gpus_by_type(nodes)
+    jobs, total, paces = [], _gpus_by_type(nodes), []
     adapt = adapts(experiment.adapt, inputs.policy_of(experiment))
     fitting = list(_fitting(trace.jobs, nodes, experiment.oversized))
     for job in fitting:
-        truth = truth_of(job, library, tuple(node_gpus), adapt=adapt)
-        gpu_types = _usable_types(job, truth, node_gpus)
+        truth = truth_of(job, library, tuple(node_gpus), adapt=adapt, speeds=speeds)
+        pace = _pace_by_type(job, truth, node_gpus)
+        gpu_types = _usable_types(job, pace)
+        paces.append(pace)
         free = freedom(job, truth, adapt=adapt, room=_room(total, gpu_types))
         sim_job = _cast(job, truth, gpu_types, free, _costs_of(job, costs, experiment))
         if job.estimate_s is None:
@@ -317,18 +342,23 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
         jobs.append(sim_job)
     if not jobs:
         raise InvalidSpec(f"{trace.source} has no jobs to simulate")
+    check_speeds_apply(experiment.speeds, jobs)
     if experiment.load is not None:
         factor = _factor(experiment.load, jobs, nodes)
         trace = reshape.scale_arrivals(trace, factor)
         jobs = [_moved(job, job.submit_at / factor) for job in jobs]
     _check_window(experiment.window, jobs)
-    if experiment.failures_h is not None:
-        trace = _with_failures(trace, jobs, nodes, experiment)
     dropped = len(trace.jobs) - len(jobs)
     asked = {job.id: job.gpus for job in trace.jobs}
-    clipped = sum(job.gpus < asked[job.id] for job in fitting)
-    left_out = {**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})}
-    return World(jobs, nodes, _outages(trace, nodes), left_out, clipped)
+    return World(
+        jobs,
+        with_speeds(nodes, speeds, paces),
+        outages=_outages(trace, listed) if experiment.failures_h is None else (),
+        left_out={**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})},
+        clipped=sum(job.gpus < asked[job.id] for job in fitting),
+        failing=_failing(experiment),
+        notes=notes_on_speeds(experiment.speeds, jobs, nodes),
+    )
 
 
 def _promise(true_s: float | None, job_id: str, experiment: Experiment) -> float | None:
@@ -371,21 +401,11 @@ def _moved(job: SimJob, submit_at: float) -> SimJob:
     return replace(job, submit_at=submit_at, spec=replace(job.spec, deadline=moved))
 
 
-def _with_failures(trace: Trace, jobs: Sequence[SimJob], nodes: Sequence[Node], experiment: Experiment) -> Trace:
-    """Failures for as long as the run could last: four times what the work takes if no GPU is ever idle."""
-    assert experiment.failures_h is not None
+def _failing(experiment: Experiment) -> Failing | None:
+    if experiment.failures_h is None:
+        return None
     mtbf_h, repair_h = experiment.failures_h
-    alone_s = [job.truth.remaining_s(0.0) for job in jobs]
-    work_gpu_s = sum(job.spec.gpus * seconds for job, seconds in zip(jobs, alone_s, strict=True))
-    busy_s = work_gpu_s / sum(node.gpus for node in nodes) + max(alone_s)
-    return reshape.inject_failures(
-        trace,
-        nodes=len(nodes),
-        mtbf_s=mtbf_h * 3600.0,
-        repair_s=repair_h * 3600.0,
-        seed=experiment.seed,
-        horizon_s=jobs[-1].submit_at + 4.0 * busy_s,
-    )
+    return Failing(mtbf_h * 3600.0, repair_h * 3600.0, experiment.seed)
 
 
 def default_cluster(trace: str, format: str | None) -> str | None:
@@ -452,19 +472,23 @@ def _room(total: Mapping[str, int], gpu_types: Sequence[str]) -> int:
     return max((total.get(gpu_type, 0) for gpu_type in gpu_types or total), default=0)
 
 
-def _usable_types(job: TraceJob, truth: Truth, node_gpus: dict[str, int]) -> tuple[str, ...]:
-    """The GPU types a job accepts, less those it would not run on: a user knows what a model's memory needs."""
+def _pace_by_type(job: TraceJob, truth: Truth, node_gpus: Mapping[str, int]) -> dict[str, float]:
+    """How fast a job would be on each GPU type that it accepts; empty for a plain duration, which does not tell."""
     if isinstance(truth, FixedDuration):
-        return job.gpu_types
-    speeds = {
+        return {}
+    return {
         gpu_type: truth.pace(Setting(0.0, consolidated(job.gpus, node_gpus=size), gpu_type)).speed
         for gpu_type, size in node_gpus.items()
         if not job.gpu_types or gpu_type in job.gpu_types
     }
-    usable = tuple(gpu_type for gpu_type, speed in speeds.items() if speed > 0)
-    if not usable:
-        raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of {' or '.join(speeds) or 'the cluster'}")
-    return job.gpu_types if len(usable) == len(speeds) else usable
+
+
+def _usable_types(job: TraceJob, pace: Mapping[str, float]) -> tuple[str, ...]:
+    """The GPU types a job accepts, less those it would not run on: a user knows what a model's memory needs."""
+    usable = tuple(gpu_type for gpu_type, speed in pace.items() if speed > 0)
+    if pace and not usable:
+        raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of {' or '.join(pace)}")
+    return job.gpu_types if len(usable) == len(pace) else usable
 
 
 def _costs_of(job: TraceJob, costs: CostModel, experiment: Experiment) -> Costs:

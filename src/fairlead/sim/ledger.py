@@ -24,6 +24,7 @@ from fairlead.core.messages import (
     JobCancelled,
     JobExited,
     JobHeld,
+    JobPinned,
     JobReported,
     JobReprioritised,
     JobRescaled,
@@ -96,7 +97,7 @@ class Ledger:
             NodeLost: self._lose,
             Release: self._lose,
             Rent: lambda _: None,
-            **dict.fromkeys((JobHeld, JobReprioritised, NodeDrained, OutsidersSeen, Tick), lambda _: None),
+            **dict.fromkeys((JobHeld, JobPinned, JobReprioritised, NodeDrained, OutsidersSeen, Tick), lambda _: None),
             **dict.fromkeys((JobStarted, JobReported, JobRescaled, JobStopped, JobExited), self._follow),
         }
 

@@ -108,6 +108,7 @@ def encode(result: Result) -> bytes:
     words = {
         "plain": {name: getattr(result, name) for name in _PLAIN},
         "left_out": dict(result.left_out),
+        "notes": list(result.notes),
         "summary": measured.summary.to_dict(),
         "jobs": {f.name: [getattr(job, f.name) for job in measured.jobs] for f in fields(JobOutcome)},
         "span": [timeline.start_s, timeline.end_s],
@@ -143,7 +144,8 @@ def decode(data: bytes, experiment: Experiment) -> Result:
     summary = Metrics(**words["summary"])
     summary = replace(summary, unfinished_ids=tuple(summary.unfinished_ids))
     measured = Measured(summary, _outcomes(words["jobs"]), timeline)
-    return Result(experiment=experiment, measured=measured, left_out=words["left_out"], **words["plain"])
+    told = {"left_out": words["left_out"], "notes": tuple(words["notes"])}
+    return Result(experiment=experiment, measured=measured, **told, **words["plain"])
 
 
 def _outcomes(columns: dict[str, list[Any]]) -> tuple[JobOutcome, ...]:

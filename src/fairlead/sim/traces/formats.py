@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -167,29 +167,50 @@ def find_format(name: str) -> TraceFormat:
         return _from_file(Path(file["path"]), file["name"])
     if name in READERS:
         return READERS[name]
-    installed = {point.name: point for point in entry_points(group=GROUP)}
+    installed = _installed()
     if name in installed:
         return _load(installed[name])
-    raise InvalidSpec(f"there is no trace format {name!r}{did_you_mean(name, [*READERS, *installed])}")
+    raise InvalidSpec(f"there is no trace format {name!r}{did_you_mean(name, format_names())}")
+
+
+def format_names() -> list[str]:
+    """Every format that can be named: our own, in the order they are tried, then those of installed packages."""
+    return [*READERS, *(name for name in sorted(_installed()) if name not in READERS)]
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def guess_format(path: Path) -> TraceFormat:
-    """The first format that recognises the file; formats of installed packages have to be named."""
+    """The first format that recognises the file; those of installed packages are asked if none of our own does."""
     head = _head(path)
     for format in READERS.values():
         if format.sniff(head):
             return format
+    faults: list[str] = []
+    for name, point in sorted(_installed().items()):
+        try:
+            format = _load(point)
+            if format.sniff(head):
+                return format
+        except Exception as error:  # what a plug-in does wrong is told if no other format fits
+            faults.append(str(error) if isinstance(error, InvalidSpec) else f"trace format {name!r} raised {error!r}")
+    raise _not_guessed(path, head, faults)
+
+
+def _not_guessed(path: Path, head: Head, faults: Sequence[str]) -> InvalidTrace:
     if not head.names and not head.text.strip():
-        raise InvalidTrace("is empty; it has no jobs", source=str(path))
+        return InvalidTrace("is empty; it has no jobs", source=str(path))
     if head.names:
         inside = ", ".join(head.names[:5]) + (", ..." if len(head.names) > 5 else "")
-        raise InvalidTrace(
+        return InvalidTrace(
             f"is a directory; expected a trace file, such as one of those in it: {inside}", source=str(path)
         )
     first = f"; it begins {head.lines[0][:60]!r}" if head.lines else ""
-    raise InvalidTrace(
-        f"is in no format that can be guessed{first}. Name it with --format ({', '.join(sorted(READERS))}), or give "
-        "a CSV the columns id, submit_s, gpus and duration_s",
+    return InvalidTrace(
+        f"is in no format that can be guessed{first}. Name it with --format ({', '.join(sorted(format_names()))}), or "
+        f"give a CSV the columns id, submit_s, gpus and duration_s{''.join(f'. {fault}' for fault in faults)}",
         source=str(path),
     )
 

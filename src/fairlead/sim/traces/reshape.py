@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -162,20 +163,21 @@ def inject_failures(
     _at_least("horizon_s", horizon_s, 0)
     if (expected := nodes * horizon_s / (mtbf_s + repair_s)) > MOST_FAILURES:
         raise InvalidSpec(f"about {expected:.3g} failures would be injected; expected at most {MOST_FAILURES:,}")
-    failures = [failure for node in range(nodes) for failure in _failures_of(node, mtbf_s, repair_s, seed, horizon_s)]
+    endless = (failures_of(node, mtbf_s=mtbf_s, repair_s=repair_s, seed=seed) for node in range(nodes))
+    failures = [each for of_node in endless for each in takewhile(lambda failure: failure.at_s < horizon_s, of_node)]
     failures.sort(key=lambda failure: (failure.at_s, failure.node))
     return replace(trace, failures=tuple(failures))
 
 
-def _failures_of(node: int, mtbf_s: float, repair_s: float, seed: int, horizon_s: float) -> list[NodeFailure]:
+def failures_of(node: int, *, mtbf_s: float, repair_s: float, seed: int) -> Iterator[NodeFailure]:
+    """The failures of one node, without end; those of other nodes have no part in them."""
     rng = _seeded(seed, node)
-    failures = []
-    at_s = float(rng.exponential(mtbf_s))
-    while at_s < horizon_s:
+    at_s = 0.0
+    while True:
+        at_s += float(rng.exponential(mtbf_s))
         down_s = float(rng.exponential(repair_s))
-        failures.append(NodeFailure(node, at_s, down_s))
-        at_s += down_s + float(rng.exponential(mtbf_s))
-    return failures
+        yield NodeFailure(node, at_s, down_s)
+        at_s += down_s
 
 
 def _moved(job: TraceJob, submit_s: float) -> TraceJob:
