@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import JobSpec
 from fairlead.sim.costs import FREE, Costs
-from fairlead.sim.traces.reshape import failures_of
 from fairlead.sim.truth import Truth
 
 
@@ -65,5 +66,16 @@ class Failing:
 
     def outages(self, place: int, node: str) -> Iterator[Outage]:
         """Of the node at a place in the cluster, without end."""
-        for each in failures_of(place, mtbf_s=self.mtbf_s, repair_s=self.repair_s, seed=self.seed):
-            yield Outage(node, each.at_s, each.at_s + each.repair_s)
+        for at_s, down_s in draw_failures(place, mtbf_s=self.mtbf_s, repair_s=self.repair_s, seed=self.seed):
+            yield Outage(node, at_s, at_s + down_s)
+
+
+def draw_failures(place: int, *, mtbf_s: float, repair_s: float, seed: int) -> Iterator[tuple[float, float]]:
+    """When the node at a place in the cluster fails, and for how long, without end; other nodes have no part in it."""
+    rng = np.random.default_rng([seed, place])
+    at_s = 0.0
+    while True:
+        at_s += float(rng.exponential(mtbf_s))
+        down_s = float(rng.exponential(repair_s))
+        yield at_s, down_s
+        at_s += down_s

@@ -15,7 +15,6 @@ from fairlead.core.messages import JobSubmitted, Message, NodeJoined, NodeLost
 from fairlead.core.types import JobSpec
 from fairlead.journal import read_journal, without_password
 from fairlead.sim.metrics import JobOutcome, measure
-from fairlead.sim.recorded import recorded_jobs
 from fairlead.sim.traces.assemble import JobFields, TraceBuilder
 from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Recording, Trace, TraceNode
 
@@ -25,6 +24,8 @@ MAGIC = "SQLite format 3\0"
 
 def read_journal_trace(path: Path | str) -> Trace:
     """Of a journal file, the database of a service, its state directory, or its PostgreSQL URL."""
+    from fairlead.sim.recorded import recorded_jobs  # which needs the simulator's jobs, and these need traces
+
     try:
         messages = [message for _, message in read_journal(path)]
         measured, recordings = measure(messages), recorded_jobs(messages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim.traces.record import NodeFailure, Trace, TraceJob
+from fairlead.sim.world import draw_failures
 
 #: Pollux sorts jobs by GPU-time into small, medium, large and extra-large at these bounds (OSDI '21, section 5.1).
 CATEGORY_BOUNDS_GPU_S = (3_600.0, 36_000.0, 360_000.0)
@@ -163,21 +164,16 @@ def inject_failures(
     _at_least("horizon_s", horizon_s, 0)
     if (expected := nodes * horizon_s / (mtbf_s + repair_s)) > MOST_FAILURES:
         raise InvalidSpec(f"about {expected:.3g} failures would be injected; expected at most {MOST_FAILURES:,}")
-    endless = (failures_of(node, mtbf_s=mtbf_s, repair_s=repair_s, seed=seed) for node in range(nodes))
-    failures = [each for of_node in endless for each in takewhile(lambda failure: failure.at_s < horizon_s, of_node)]
+    _at_least("seed", seed, 0)
+    failures = [
+        NodeFailure(node, at_s, down_s)
+        for node in range(nodes)
+        for at_s, down_s in takewhile(
+            lambda drawn: drawn[0] < horizon_s, draw_failures(node, mtbf_s=mtbf_s, repair_s=repair_s, seed=seed)
+        )
+    ]
     failures.sort(key=lambda failure: (failure.at_s, failure.node))
     return replace(trace, failures=tuple(failures))
-
-
-def failures_of(node: int, *, mtbf_s: float, repair_s: float, seed: int) -> Iterator[NodeFailure]:
-    """The failures of one node, without end; those of other nodes have no part in them."""
-    rng = _seeded(seed, node)
-    at_s = 0.0
-    while True:
-        at_s += float(rng.exponential(mtbf_s))
-        down_s = float(rng.exponential(repair_s))
-        yield NodeFailure(node, at_s, down_s)
-        at_s += down_s
 
 
 def _moved(job: TraceJob, submit_s: float) -> TraceJob:
