@@ -22,14 +22,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 N = TypeVar("N", int, float)
 
 
-_FORMAT_HELP = "Format of TRACE, or path/to/file.py:reader; guessed if left out."
+_FORMAT_HELP = "Format of TRACE; guessed if left out."
 
 
 class _FormatOption(click.Option):
     """Its help names the formats of installed packages, which are looked for only when it is asked for."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        self.help = f"{_FORMAT_HELP} {', '.join(format_names())}."
+        self.help = f"{_FORMAT_HELP} {', '.join(format_names())}, or path/to/file.py:reader."
         return super().get_help_record(ctx)
 
 
