@@ -77,13 +77,13 @@ STARTS_THE_SERVER = {"server.cluster", "server.database_copy", "server.inspectin
 
 #: The arrows of the design. A new part needs a line here.
 MAY = {
-    "fairlead": May(set()),
+    "fairlead": May({"sim.api"}),
     "core": May({"core"}, {"numpy"}),
     "goodput": May({"goodput", "core.types", "core.errors"}, {"numpy", "scipy"}),
     "policies": May({"core", "goodput", "policies"}, {"numpy", "scipy"}),
     "journal": May({"core"}, {"psycopg"}),
     "plugins": May({"core"}),
-    "sim": May({"core", "goodput", "journal", "plugins", "sim"}, {"numpy", "scipy", "rich"}),
+    "sim": May({"core", "goodput", "journal", "plugins", "sim"}, {"numpy", "pandas", "scipy", "rich"}),
     "train": May({"core.errors", "core.hints", "core.types", "goodput", "train"}, {"numpy", "torch"}),
     "testing": May({"core", "journal", "policies", "sim", "testing"}, {"numpy", "hypothesis"}),
     "jobfile": May({"core", "jobfile"}, {"yaml"}),
@@ -179,7 +179,8 @@ def test_right_arrows_are_let_through() -> None:
 # -- heavy and optional packages -----------------------------------------------------------------------------------
 
 HEAVY = {
-    *("alembic", "fastapi", "hypothesis", "prometheus_client", "psycopg", "pydantic", "pynvml", "ray", "sqlalchemy"),
+    *("alembic", "fastapi", "hypothesis", "pandas", "prometheus_client", "psycopg", "pydantic", "pynvml", "ray"),
+    "sqlalchemy",
     *("starlette", "torch", "uvicorn"),
 }
 

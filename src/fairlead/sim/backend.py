@@ -34,6 +34,7 @@ from fairlead.core.messages import (
 from fairlead.core.occupancy import Occupancy
 from fairlead.core.types import NOTHING, Allocation, Node, Phase
 from fairlead.sim.attempt import Attempt, Underway
+from fairlead.sim.noise import EXACT, ObservationNoise
 from fairlead.sim.truth import Setting
 from fairlead.sim.world import Failing, Outage, SimJob
 
@@ -59,6 +60,7 @@ class SimBackend:
         report_every_s: float = 0.0,
         retune_every_s: float = 30.0,
         provision_s: float = 0.0,
+        noise: ObservationNoise = EXACT,
         patience: int = 1000,
     ) -> None:
         """
@@ -68,13 +70,14 @@ class SimBackend:
         retune_every_s: jobs that tune their batch do so at every multiple of this, besides whenever their pace changes
             by itself; 0 means only then.
         provision_s: a node that is rented joins after so long. It is paid for from then on.
+        noise: errors of what jobs report of their speed.
         patience: give up after so many idle ticks in a row, or so many starts (and ten a job) that were aborted, or so
             many failures of nodes (and a hundred a node) between which no job saved any progress.
         """
         _check_options(interference, retune_every_s=retune_every_s, provision_s=provision_s)
         self.now = 0.0
         self._interference, self._patience, self._provision_s = interference, patience, provision_s
-        self._report_every_s, self._retune_every_s = report_every_s, retune_every_s
+        self._report_every_s, self._retune_every_s, self._noise = report_every_s, retune_every_s, noise
         self._tells_checkpoints = bool(outages) or failing is not None  # of no use while nothing can be lost
         _check_names("jobs", [job.spec.id for job in jobs])
         _check_names("nodes", [node.id for node in nodes])
@@ -419,7 +422,7 @@ class SimBackend:
         return self._interference if any(len(self._spread[node]) > 1 for node in job.allocation.nodes) else 0.0
 
     def _report(self, job: Attempt, *, saved: bool = False) -> None:
-        self._outbox.append(job.report(self.now, saved=saved))
+        self._outbox.append(self._noise.told(job.report(self.now, saved=saved)))
 
     # -- the heap ------------------------------------------------------------------------------------------------
 

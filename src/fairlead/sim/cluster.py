@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
@@ -65,3 +67,33 @@ def parse_speeds(text: str, gpu_types: Sequence[str]) -> dict[str, float]:
     if missing := [name for name in gpu_types if name not in speeds]:
         raise InvalidSpec(f"--speeds {text!r} lacks {', '.join(missing)}; state every GPU type, as in {example}")
     return speeds
+
+
+@dataclass(frozen=True, init=False)
+class Cluster:
+    """Nodes to simulate on, from text or one by one: `Cluster("a100=2x8,v100=4x4")`, `Cluster([Node("n0", 8)])`."""
+
+    nodes: tuple[Node, ...]
+
+    def __init__(self, nodes: str | Iterable[Node]) -> None:
+        found = parse_cluster(nodes) if isinstance(nodes, str) else tuple(nodes)
+        if not found or not all(isinstance(node, Node) for node in found):
+            raise InvalidSpec(f"a cluster is made of text such as 16x4 or of at least one Node; found {nodes!r}")
+        object.__setattr__(self, "nodes", found)
+
+    @property
+    def gpus(self) -> int:
+        return sum(node.gpus for node in self.nodes)
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """In order of appearance."""
+        return tuple(dict.fromkeys(node.gpu_type for node in self.nodes))
+
+    def __str__(self) -> str:
+        """In the form that `parse_cluster` reads; node ids, labels and states are not in it."""
+        parts = []
+        for (gpu_type, gpus, price), alike in groupby(self.nodes, lambda n: (n.gpu_type, n.gpus, n.price_per_hour)):
+            name = "" if gpu_type == UNNAMED else f"{gpu_type}="
+            parts.append(f"{name}{len(list(alike))}x{gpus}{f'@{price / gpus:g}' if price else ''}")
+        return ",".join(parts)

@@ -6,6 +6,8 @@ Two equal experiments on equal files give the same journal, bit for bit.
 
 from __future__ import annotations
 
+import math
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ from fairlead.core.state import State
 from fairlead.core.types import JobSpec, Node, Plan
 from fairlead.journal import MemoryJournal, without_password
 from fairlead.plugins import make_policy
+from fairlead.sim import job_table
 from fairlead.sim.adapting import Freedom, adapts, freedom
 from fairlead.sim.alone import consolidated
 from fairlead.sim.backend import SimBackend
@@ -31,7 +34,8 @@ from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
 from fairlead.sim.gpu_types import check_speeds_apply, notes_on_speeds, speeds_of, with_speeds
-from fairlead.sim.metrics import Measured, measure
+from fairlead.sim.metrics import JobOutcome, Measured, Metrics, Window, measure
+from fairlead.sim.noise import ObservationNoise, promised_s
 from fairlead.sim.offered_load import Demand, Yardstick
 from fairlead.sim.oracle import SimStepOracle
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
@@ -85,6 +89,39 @@ class Experiment:
     provision_s: float = 120.0
     #: How fast each GPU type of the cluster is, for jobs of which the trace has nothing but a duration: a100=2,k80=0.3.
     speeds: str | None = None
+    #: Standard deviation of the logarithm of errors in what jobs report of their speed, and in promised run times.
+    noise: float = 0.0
+    estimate_error: float = 0.0
+    #: Jobs count that arrive from so long after the first one on, and for so long; all of them if left out.
+    warmup_s: float = 0.0
+    window_s: float | None = None
+
+    @property
+    def window(self) -> Window:
+        return Window(self.warmup_s, math.inf if self.window_s is None else self.window_s)
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether another seed gives another run."""
+        return self.resample or self.failures_h is not None or self.noise > 0.0 or self.estimate_error > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Objects that take the place of what an experiment names by text."""
+
+    trace: Trace | None = None
+    policy: Policy | None = None
+    nodes: tuple[Node, ...] | None = None
+
+    def trace_of(self, experiment: Experiment) -> Trace:
+        return _read(experiment.trace, experiment.format) if self.trace is None else self.trace
+
+    def policy_of(self, experiment: Experiment) -> Policy:
+        return make_policy(experiment.policy) if self.policy is None else self.policy
+
+
+NAMED = Inputs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +145,19 @@ class Result:
     cpu_s: float
     #: Where the input may not be what it is taken for, in sentences.
     notes: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.measured.summary
+
+    @property
+    def jobs(self) -> tuple[JobOutcome, ...]:
+        """What became of each job, in order of submission."""
+        return self.measured.jobs
+
+    def to_pandas(self) -> Any:
+        """One row for each job, as a pandas DataFrame. Needs pandas."""
+        return job_table.to_pandas([self])
 
     def to_dict(self) -> dict[str, Any]:
         """The experiment's settings, its metrics and what deciding cost, flat; JSON without NaN."""
@@ -146,12 +196,17 @@ class _Watched:
 
 
 def run_experiment(
-    experiment: Experiment, *, progress: Progress | None = None, journal: MemoryJournal | None = None
+    experiment: Experiment,
+    *,
+    progress: Progress | None = None,
+    journal: MemoryJournal | None = None,
+    inputs: Inputs | None = None,
 ) -> Result:
     """Simulate to the end. The journal, if given, receives every message."""
     begin_wall, begin_cpu = time.perf_counter(), time.process_time()
-    policy, cadence = make_policy(experiment.policy), Cadence.parse(experiment.cadence)
-    world = prepare(experiment)
+    inputs = inputs or NAMED
+    policy, cadence = inputs.policy_of(experiment), Cadence.parse(experiment.cadence)
+    world = prepare(experiment, inputs)
     backend = _backend(experiment, world)
     watched, state = _Watched(policy, backend, world.nodes), State()
     journal = MemoryJournal() if journal is None else journal
@@ -163,7 +218,7 @@ def run_experiment(
     decision_ms = 1000.0 * np.array(watched.decision_s or [0.0])
     return Result(
         experiment=experiment,
-        measured=measure(journal, alone_s=alone_s),
+        measured=measure(journal, alone_s=alone_s, window=experiment.window),
         offered_load=yardstick.load(list(demands.values())),
         left_out=world.left_out,
         clipped=world.clipped,
@@ -196,6 +251,7 @@ def _backend(experiment: Experiment, world: World) -> SimBackend:
         report_every_s=experiment.report_every_s,
         retune_every_s=experiment.retune_every_s,
         provision_s=experiment.provision_s,
+        noise=ObservationNoise(experiment.noise, experiment.seed),
     )
 
 
@@ -258,10 +314,10 @@ class World:
     notes: tuple[str, ...] = ()
 
 
-def prepare(experiment: Experiment) -> World:
+def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
     """The world of an experiment; raises InvalidSpec for what cannot be meant."""
-    trace = _reshaped(_read(experiment.trace, experiment.format), experiment)
-    listed = _nodes(experiment, trace)
+    trace = _reshaped(inputs.trace_of(experiment), experiment)
+    listed = _nodes(experiment, trace) if inputs.nodes is None else inputs.nodes
     nodes: Sequence[Node] = in_order(listed)  # what a list is ordered by is nothing to go by
     speeds = speeds_of(experiment.speeds, nodes)
     library, costs = Library.beside(experiment.trace, experiment.profiles), CostModel.parse(experiment.costs)
@@ -269,7 +325,7 @@ def prepare(experiment: Experiment) -> World:
     for node in nodes:
         node_gpus[node.gpu_type] = max(node.gpus, node_gpus.get(node.gpu_type, 0))
     jobs, total, paces = [], _gpus_by_type(nodes), []
-    adapt = adapts(experiment.adapt, make_policy(experiment.policy))
+    adapt = adapts(experiment.adapt, inputs.policy_of(experiment))
     fitting = list(_fitting(trace.jobs, nodes, experiment.oversized))
     for job in fitting:
         truth = truth_of(job, library, tuple(node_gpus), adapt=adapt, speeds=speeds)
@@ -278,8 +334,9 @@ def prepare(experiment: Experiment) -> World:
         paces.append(pace)
         free = freedom(job, truth, adapt=adapt, room=_room(total, gpu_types))
         sim_job = _cast(job, truth, gpu_types, free, _costs_of(job, costs, experiment))
-        if experiment.estimates == "none" and job.estimate_s is None:
-            sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=None))
+        if job.estimate_s is None:
+            estimate_s = _promise(sim_job.spec.estimate_s, job.id, experiment)
+            sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=estimate_s))
         if experiment.in_place:
             sim_job = replace(sim_job, spec=replace(sim_job.spec, in_place=True))
         jobs.append(sim_job)
@@ -290,6 +347,7 @@ def prepare(experiment: Experiment) -> World:
         factor = _factor(experiment.load, jobs, nodes)
         trace = reshape.scale_arrivals(trace, factor)
         jobs = [_moved(job, job.submit_at / factor) for job in jobs]
+    _check_window(experiment.window, jobs)
     dropped = len(trace.jobs) - len(jobs)
     asked = {job.id: job.gpus for job in trace.jobs}
     return World(
@@ -301,6 +359,26 @@ def prepare(experiment: Experiment) -> World:
         failing=_failing(experiment),
         notes=notes_on_speeds(experiment.speeds, jobs, nodes),
     )
+
+
+def _promise(true_s: float | None, job_id: str, experiment: Experiment) -> float | None:
+    """What a user promises where the trace has no promise: nothing, the truth, or the truth with an error."""
+    if experiment.estimates == "none":
+        if experiment.estimate_error:
+            raise InvalidSpec("--estimate-error is an error of promised run times; leave out --estimates none")
+        return None
+    if true_s is None or not experiment.estimate_error:
+        return true_s
+    return promised_s(true_s, error=experiment.estimate_error, seed=experiment.seed, job=job_id)
+
+
+def _check_window(window: Window, jobs: Sequence[SimJob]) -> None:
+    first_s, last_s = min(job.submit_at for job in jobs), max(job.submit_at for job in jobs)
+    if not any(window.counts(job.submit_at - first_s) for job in jobs):
+        raise InvalidSpec(
+            f"no job arrives in the measured window: it begins {window.warmup_s:g} s after the first submission, and "
+            f"the last one is after {last_s - first_s:.0f} s. Choose a shorter --warmup or a longer --window"
+        )
 
 
 def _demands(jobs: Sequence[SimJob]) -> dict[str, Demand]:
@@ -335,8 +413,17 @@ def default_cluster(trace: str, format: str | None) -> str | None:
     return None if _read(trace, format).nodes else DEFAULT_CLUSTER
 
 
-@lru_cache(maxsize=2)  # a worker process runs many experiments on one file
 def _read(path: str, format: str | None) -> Trace:
+    """The trace in a file; read once as long as the file stays what it is. A database is read once."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return _read_once(path, format, None)
+    return _read_once(path, format, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+
+@lru_cache(maxsize=2)  # a worker process runs many experiments on one file
+def _read_once(path: str, format: str | None, _: tuple[int, int, int] | None) -> Trace:
     return read_trace(path, format)
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+import re
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
-from fairlead.core.errors import InvalidSpec
+from fairlead.core.errors import FairleadError, InvalidSpec
 from fairlead.core.hints import did_you_mean
 from fairlead.journal import STATE_DATABASE
+from fairlead.plugins import load_from_file
 from fairlead.sim.traces import alibaba, canonical, gavel, helios, journal, philly, pollux, swf, tiresias
+from fairlead.sim.traces.assemble import trace_of_rows
 from fairlead.sim.traces.files import names_in, read_head
 from fairlead.sim.traces.record import InvalidTrace, Trace
 
@@ -152,7 +158,13 @@ READERS: dict[str, TraceFormat] = {
 GROUP = "fairlead.traces"
 
 
+#: A reader in a file of the user's own, like a policy: path/to/file.py:read_mine.
+_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+))?")
+
+
 def find_format(name: str) -> TraceFormat:
+    if (file := _FILE.fullmatch(name)) is not None:
+        return _from_file(Path(file["path"]), file["name"])
     if name in READERS:
         return READERS[name]
     installed = _installed()
@@ -211,6 +223,35 @@ def _load(point: EntryPoint) -> TraceFormat:
     if not isinstance(loaded, TraceFormat):
         raise InvalidSpec(f"trace format {point.name!r} ({point.value}) is not a fairlead.sim.traces.TraceFormat")
     return loaded
+
+
+def _from_file(path: Path, name: str | None) -> TraceFormat:
+    """A function from a path to a Trace, or to rows; or a TraceFormat."""
+    if name is None:
+        raise InvalidSpec(f"--format {path}: which reader? Write {path}:function")
+    found = load_from_file(path, name, what="trace reader", usable=inspect.isfunction)
+    if isinstance(found, TraceFormat):
+        return found
+    if not callable(found):
+        raise InvalidSpec(f"{path}:{name} is no trace reader: expected a function of a path that returns a trace")
+    return TraceFormat(f"{path}:{name}", lambda trace: _read_by(found, trace, f"{path}:{name}"), lambda _: False, "")
+
+
+def _read_by(reader: Callable[[Path], Any], path: Path, name: str) -> Trace:
+    try:
+        found = reader(path)
+        if isinstance(found, Trace):
+            return found
+        if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
+            raise InvalidSpec(f"trace reader {name} returned {type(found).__name__}; expected a Trace, or rows")
+        return trace_of_rows(found, format=name, source=str(path))
+    except FairleadError:
+        raise
+    except Exception as error:  # whatever a reader of the user's own raises is its own fault
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise InvalidTrace(
+            f"trace reader {name} raised {error!r} in {where.filename}, line {where.lineno}", source=str(path)
+        ) from error
 
 
 def _head(path: Path) -> Head:
