@@ -157,6 +157,8 @@ class Controller:
     def _take_up(self, marks: dict[str, str]) -> None:
         """What runs, and what this machine has, as it is and not as it was."""
         state, now = self._state, self._clock.now()
+        for line in self.backend.sweep(self._is_over):
+            log.warning("%s", line)
         self._remember(int(marks.get(MARK, "0")))
         for start in self.backend.strays(state.live.values()):
             # It was started, but the journal has lost that.
@@ -180,6 +182,14 @@ class Controller:
             log.info("%s", line)
         self._ended = set(state.finished)
         self._clerk.hand(self._catch_up)
+
+    def _is_over(self, job_id: str, attempt: int) -> bool:
+        """Is it known that this attempt has ended? Of a job that the journal does not know, nothing is known."""
+        job = self._state.job(job_id)
+        if job is None:
+            return False
+        waits = job.phase is Phase.PENDING
+        return job.phase.final or attempt < job.attempt or (waits and attempt == job.attempt)
 
     def _remember(self, after: int) -> None:
         """Take in the jobs that were begun although the journal has lost even their submission: to decide without them
