@@ -21,7 +21,7 @@ from fairlead.backends.attempt import Attempt, start_guardian
 from fairlead.backends.files import Appender, AttemptFiles, Line, Tail
 from fairlead.backends.hearing import Hearing
 from fairlead.backends.inbox import Inbox
-from fairlead.backends.machine import Machine
+from fairlead.backends.machine import CAN, Machine
 from fairlead.backends.outsiders import Outsider, Outsiders
 from fairlead.backends.ownership import end_belongings, sweep
 from fairlead.backends.processes import COOKIE, boot_id, cookie_of
@@ -58,6 +58,8 @@ class LogFile:
 class LocalBackend:
     """See the module. `prepare` makes the task of a start; `on_note` hears what is for people: job, time, fields;
     `why_stopped` says who wants a job gone, and why, for the job to read. Any thread may call the first two."""
+
+    can = CAN
 
     def __init__(
         self,

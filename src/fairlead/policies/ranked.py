@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Plan
@@ -30,7 +31,7 @@ class FewestGpus:
 class ShortestRemainingTimeOracle:
     """The job with the least true remaining time goes first."""
 
-    needs_oracle: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.ORACLE})
 
     def plan(self, view: Snapshot) -> Plan:
         return _ranked(view, _remaining_s(view, "srtf"), "shortest remaining time first")
@@ -40,7 +41,7 @@ class ShortestRemainingTimeOracle:
 class ShortestRemainingGpuTimeOracle:
     """The job with the least true remaining time x GPUs goes first."""
 
-    needs_oracle: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.ORACLE})
 
     def plan(self, view: Snapshot) -> Plan:
         remaining = _remaining_s(view, "srtf-gpu") * view.columns.gpus_J

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import FairleadError, InvalidPlan, InvalidSpec
 from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.snapshot import Snapshot
@@ -111,7 +112,7 @@ class _Watched:
 
     def __init__(self, policy: Policy, backend: SimBackend, nodes: Sequence[Node]) -> None:
         self._policy, self._backend = policy, backend
-        self._oracle = SimStepOracle(backend, nodes) if getattr(policy, "needs_oracle", False) else None
+        self._oracle = SimStepOracle(backend, nodes) if Capability.ORACLE in needs_of(policy) else None
         self.decision_s: list[float] = []
 
     def plan(self, view: Snapshot) -> Plan:
@@ -153,7 +154,7 @@ def run_experiment(
         measured=measure(journal, alone_s=alone_s),
         left_out=world.left_out,
         clipped=world.clipped,
-        oracle=bool(getattr(policy, "needs_oracle", False)),
+        oracle=Capability.ORACLE in needs_of(policy),
         decisions=len(watched.decision_s),
         decision_ms_mean=float(decision_ms.mean()),
         decision_ms_p99=float(np.percentile(decision_ms, 99)),
