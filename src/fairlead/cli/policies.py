@@ -34,7 +34,14 @@ class Listed:
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Form of the answer.",
+)
 @reports_errors
 def policies(output: str) -> None:
     """List the policies, built in and installed, with their options and defaults, and what they need."""
