@@ -60,6 +60,8 @@ def test_whichever_two_are_killed_the_third_ends_the_job_before_any_controller_c
     assert files.processes.exists() == (spared == "supervisor")  # which cannot leave its own control group
     assert world.crash(world.believed("j", Phase.RUNNING, 0)) == ["job j: has ended meanwhile"]
     world.end("j")
+    assert world.backend.sweep(lambda job, attempt: False) == []  # noqa: ARG005
+    assert not files.processes.exists()
 
 
 def test_if_all_are_killed_the_worker_ends_at_once_and_the_rest_with_the_next_start(
@@ -83,8 +85,9 @@ def test_a_daemon_without_an_environment_is_known_by_either_means(
 ) -> None:
     world, pids = hidden
     files = world.backend.files("j", 1)
-    record = read_record(files)
-    assert record is not None
+    whole = read_record(files)
+    assert whole is not None
+    record = whole
     if known_by == "its control group":
         if not record.cgroup:
             pytest.skip("no control group may be made here")
@@ -95,6 +98,9 @@ def test_a_daemon_without_an_environment_is_known_by_either_means(
     files.processes.write_text(json.dumps(codec.encode(record)))
     world.backend.sweep(lambda job, attempt: False)  # noqa: ARG005
     assert not any(map(alive, pids))
+    for group in filter(None, [whole.group]):
+        group.remove()
+        assert not group.path.exists()
 
 
 def test_a_sweep_leaves_what_is_guarded_alone_unless_it_is_over(hidden: tuple[World, list[int]]) -> None:
@@ -202,12 +208,16 @@ def test_a_process_whose_parent_ended_before_it_could_ask_is_killed_too() -> Non
     assert killed_with_us() is not None
 
 
-def test_a_control_group_holds_what_its_members_start() -> None:
-    if where_made() is None:
-        pytest.skip("no control group may be made here")
-    group = place("a test/1")
-    assert group is not None
-    assert group.make()
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_control_group_holds_what_its_members_start(version: int) -> None:
+    names = [f"{own}/fairlead.test.{os.getpid()}" for own in own_groups()]
+    found = [
+        Cgroup(Path(name)) for name in names if Path(name).with_name("cgroup.subtree_control").exists() == (version > 1)
+    ]
+    group = next((each for each in found if each.make()), None)
+    if group is None:
+        pytest.skip(f"no control group of version {version} may be made here")
+    assert group.path.parent in [*own_groups()]
     script = "env -i setsid sleep 1000 & echo $!; wait"
     with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, preexec_fn=lambda: group.join()) as process:
         assert process.stdout is not None
@@ -220,6 +230,12 @@ def test_a_control_group_holds_what_its_members_start() -> None:
     assert ended(lambda: not group.members())
     group.remove()
     assert not group.path.exists()
+
+
+def test_where_control_groups_are_made_is_tried_out_and_nothing_is_left_of_that() -> None:
+    where = where_made()
+    assert where is None or where in [*own_groups()]
+    assert where is None or [path.name for path in where.glob("fairlead.probe.*")] == []
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,10 @@ _PREFIX = "fairlead."
 
 #: Hierarchies of version 1 in which being moved to a group of one's own changes nothing else.
 _PLAIN = ("freezer", "pids")
+
+
+#: Seconds in which a group without members can be removed.
+_GONE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,15 @@ class Cgroup:
                 (self.path / "cgroup.kill").write_text("1")
 
     def remove(self) -> None:
-        """If nothing is in it."""
-        for group in reversed(self._groups()):
-            with contextlib.suppress(OSError):
-                group.rmdir()
+        """If nothing is in it. What was killed may take a moment to be gone."""
+        until = time.monotonic() + _GONE_S
+        while (groups := self._groups()) and not self.members():
+            for group in reversed(groups):
+                with contextlib.suppress(OSError):
+                    group.rmdir()
+            if time.monotonic() > until:
+                break
+            time.sleep(0.01)
 
     @property
     def is_ours(self) -> bool:

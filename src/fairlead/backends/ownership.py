@@ -78,7 +78,7 @@ def belongings(files: AttemptFiles, cookie: str) -> list[int]:
     """The processes that are proven to belong to an attempt and have not ended. Never this one."""
     record, processes = read_record(files), table()
     carriers = {pid for pid, carried in cookies().items() if carried == cookie}
-    return sorted(_owned(record, carriers, processes) - {os.getpid()})
+    return sorted(_owned(record, carriers, processes))
 
 
 def _owned(record: Record | None, carriers: set[int], processes: Table) -> set[int]:
@@ -88,7 +88,8 @@ def _owned(record: Record | None, carriers: set[int], processes: Table) -> set[i
         sessions = {processes[pid].session for pid in seen} - {0, os.getsid(0)}
         known |= seen | {each.pid for each in processes.values() if each.session in sessions}
         known |= set() if record.group is None else set(record.group.members())
-    known |= set(below(known, processes))
+    known.discard(os.getpid())  # before the next line: or all that a server has started would be meant
+    known |= set(below(known, processes)) - {os.getpid()}
     return {pid for pid in known if pid in processes and processes[pid].state != "Z"}
 
 
