@@ -75,8 +75,8 @@ RUNS_PROCESSES = {"train.agent", "train.parent_death"}
 
 #: Of the server, what needs none of its packages, so that the command can say which are missing; and what is imported
 #: only when they are not.
-WITHOUT_PACKAGES = {"server.config", "server.directory", "server.keys", "server.listening"}
-STARTS_THE_SERVER = {"server.inspecting", "server.running"}
+WITHOUT_PACKAGES = {"server.config", "server.directory", "server.identity", "server.keys", "server.listening"}
+STARTS_THE_SERVER = {"server.cluster", "server.database_copy", "server.inspecting", "server.running"}
 
 #: The arrows of the design. A new part needs a line here.
 MAY = {
@@ -84,7 +84,7 @@ MAY = {
     "core": May({"core"}, {"numpy"}),
     "goodput": May({"goodput", "core.types", "core.errors"}, {"numpy", "scipy"}),
     "policies": May({"core", "goodput", "policies"}, {"numpy", "scipy"}),
-    "journal": May({"core"}),
+    "journal": May({"core"}, {"psycopg"}),
     "plugins": May({"core"}),
     "sim": May({"core", "goodput", "journal", "plugins", "sim"}, {"numpy", "scipy", "rich"}),
     "train": May({"core.errors", "core.hints", "core.types", "goodput", "train"}, {"numpy", "torch"}),

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import click
 import pytest
 
-from fairlead.backends.gang import torchrun_environment, visible
+from fairlead.backends.gang import environments
 from fairlead.backends.task import Task
 from fairlead.cli.trace import trace
 from fairlead.core.messages import COMMANDS, EVENTS
@@ -334,7 +334,7 @@ def test_every_variable_that_a_job_sees_is_described() -> None:
     setting = [package / "server" / "launching.py", *package.glob("backends/*.py"), *package.glob("train/[aw]*.py")]
     own = {name for file in setting for name in re.findall(r'"(FAIRLEAD_[A-Z_]+)"', file.read_text(encoding="utf-8"))}
     task = Task(job="1", attempt=1, command=("true",), workdir="/", env={}, places=(("n0", 0),))
-    told = torchrun_environment(task.slots, 0, task, 1) | visible(task.slots, 0, None)
+    (told,) = environments(task, task.slots, 1)
     assert {"FAIRLEAD_JOB_ID", "FAIRLEAD_ARRAY_INDEX", "FAIRLEAD_AGENT", "FAIRLEAD_COOKIE"} <= own
     assert (own | told.keys()) - documented("jobs.md") == set()
 

@@ -60,7 +60,7 @@ def test_whichever_two_are_killed_the_third_ends_the_job_before_any_controller_c
     assert files.processes.exists() == (spared == "supervisor")  # which cannot leave its own control group
     assert world.crash(world.believed("j", Phase.RUNNING, 0)) == ["job j: has ended meanwhile"]
     world.end("j")
-    assert world.backend.sweep(lambda job, attempt: False) == []  # noqa: ARG005
+    assert world.backend.sweep() == []
     assert not files.processes.exists()
 
 
@@ -72,7 +72,7 @@ def test_if_all_are_killed_the_worker_ends_at_once_and_the_rest_with_the_next_st
     assert ended(lambda: not alive(world.worker("j")))
     (left,) = left_behind(world.root)
     assert (left.job, left.attempt) == ("j", 1)
-    (line,) = world.backend.sweep(lambda job, attempt: False)  # noqa: ARG005
+    (line,) = world.backend.sweep()
     assert line.startswith("job j: attempt 1 had left processes behind, ended now: ")
     assert not any(map(alive, pids))
     assert left_behind(world.root) == []
@@ -96,19 +96,20 @@ def test_a_daemon_without_an_environment_is_known_by_either_means(
         record = replace(record, cgroup="")
     kill_at_once(world.chain("j"))
     files.processes.write_text(json.dumps(codec.encode(record)))
-    world.backend.sweep(lambda job, attempt: False)  # noqa: ARG005
+    world.backend.sweep()
     assert not any(map(alive, pids))
     for group in filter(None, [whole.group]):
         group.remove()
         assert not group.path.exists()
 
 
-def test_a_sweep_leaves_what_is_guarded_alone_unless_it_is_over(hidden: tuple[World, list[int]]) -> None:
+def test_a_sweep_leaves_what_is_guarded_alone(hidden: tuple[World, list[int]]) -> None:
     world, pids = hidden
-    assert world.backend.sweep(lambda job, attempt: (job, attempt) != ("j", 1)) == []
+    assert world.backend.sweep() == []
     assert left_behind(world.root) == []
     assert all(map(alive, pids))
-    assert len(world.backend.sweep(lambda job, attempt: (job, attempt) == ("j", 1))) == 1
+    kill_at_once(world.chain("j"))
+    assert len(world.backend.sweep()) == 1
     assert not any(map(alive, [*pids, *world.carriers()]))
 
 
@@ -140,14 +141,14 @@ def identity(pid: int) -> tuple[int, int]:
 def test_a_later_process_of_the_same_number_is_left_alone(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> None:
     pid, start = identity(stranger.pid)
     recorded(tmp_path, (pid, start - 1))
-    assert list(sweep(tmp_path, lambda job, attempt: True)) == []  # noqa: ARG005
+    assert list(sweep(tmp_path)) == []
     recorded(tmp_path, (pid, start), boot="of another day")
-    assert list(sweep(tmp_path, lambda job, attempt: True)) == []  # noqa: ARG005
+    assert list(sweep(tmp_path)) == []
     recorded(tmp_path, cgroup="/sys/fs/cgroup")  # which is none of ours
-    assert list(sweep(tmp_path, lambda job, attempt: True)) == []  # noqa: ARG005
+    assert list(sweep(tmp_path)) == []
     assert stranger.poll() is None
     recorded(tmp_path, (pid, start))
-    (left,) = sweep(tmp_path, lambda job, attempt: False)  # noqa: ARG005
+    (left,) = sweep(tmp_path)
     assert left.pids == [pid]
     assert stranger.wait(10.0) == -signal.SIGKILL
 
@@ -166,7 +167,7 @@ def test_all_of_a_session_in_which_one_is_recorded_belongs_to_the_attempt(tmp_pa
         assert leader.stdout is not None
         orphan, child = (int(leader.stdout.readline()) for _ in range(2))
         recorded(tmp_path, identity(child))
-        (left,) = sweep(tmp_path, lambda job, attempt: False)  # noqa: ARG005
+        (left,) = sweep(tmp_path)
         assert left.pids == sorted([leader.pid, child, orphan])
         assert leader.wait(10.0) == -signal.SIGKILL
     assert ended(lambda: not alive(orphan))
@@ -269,5 +270,5 @@ def test_a_sweep_of_thousands_of_attempts_that_ended_well_is_quick(tmp_path: Pat
     for number in range(2000):
         (tmp_path / str(number) / "attempt-1").mkdir(parents=True)
     began = time.process_time()
-    assert list(sweep(tmp_path, lambda job, attempt: True)) == []  # noqa: ARG005
+    assert list(sweep(tmp_path)) == []
     assert time.process_time() - began < 2.0

@@ -89,7 +89,8 @@ def test_policies_are_listed_as_json_with_what_they_need(run: Run) -> None:
 
 def test_the_title_says_what_was_switched_on_in_words(run: Run, trace: Path) -> None:
     result = run("compare", trace, "--cluster", "1x4", "--policies", "fifo", "--in-place", "--resample")
-    assert result.stdout.splitlines()[0].strip() == "jobs.csv on 1x4, cadence event, costs default, resample, in place"
+    told = "jobs.csv on 1x4, cadence event, costs default, resample, in place, load 4.28"
+    assert result.stdout.splitlines()[0].strip() == told
 
 
 def test_csv_is_one_row_per_run(run: Run, trace: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.sim.cluster import nodes_of_four
 from fairlead.sim.traces.describe import describe
 from fairlead.sim.traces.generate import Workload, generate
 
@@ -22,7 +23,7 @@ def test_equal_workloads_give_equal_traces_and_other_seeds_others():
 
 @pytest.mark.parametrize("load", [0.3, 1.0, 2.5])
 def test_the_load_is_what_was_asked_for(load):
-    found = describe(generate(Workload(jobs=3000, load=load, gpus=128)), cluster_gpus=128)
+    found = describe(generate(Workload(jobs=3000, load=load, gpus=128)), nodes=nodes_of_four(128))
     assert found.load == pytest.approx(load, rel=0.02)
 
 

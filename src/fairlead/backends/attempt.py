@@ -9,6 +9,7 @@ import sys
 import threading
 from dataclasses import dataclass, field
 
+from fairlead.backends.descriptors import give_first_limit
 from fairlead.backends.files import Appender, AttemptFiles, Tail
 from fairlead.backends.processes import COOKIE
 from fairlead.backends.task import Task
@@ -71,6 +72,7 @@ def start_guardian(task: Task, files: AttemptFiles) -> subprocess.Popen[bytes]:
         env={**{name: os.environ[name] for name in kept if name in os.environ}, COOKIE: task.env[COOKIE]},
         start_new_session=True,
     )
+    give_first_limit(process.pid)
     threading.Thread(target=_feed, args=(process, task.to_json()), name="fairlead-feed", daemon=True).start()
     return process
 

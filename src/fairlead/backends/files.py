@@ -66,6 +66,11 @@ class AttemptFiles:
         """For the job itself: when it has to be gone, and why. See FAIRLEAD_PREEMPT_FILE."""
         return self.directory / "preempt.json"
 
+    @property
+    def worker_notes(self) -> Path:
+        """What workers without an agent leave for people. See FAIRLEAD_NOTES."""
+        return self.directory / "worker-notes.jsonl"
+
     def give_notice(self, *, deadline: float, why: str, by: str) -> None:
         """Before the signal, so that whoever gets that finds this."""
         write_whole(self.notice, json.dumps({"deadline": deadline, "why": why, "by": by}), root=self.root)

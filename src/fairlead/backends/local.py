@@ -20,6 +20,7 @@ from pathlib import Path
 from fairlead.backends.attempt import Attempt, start_guardian
 from fairlead.backends.files import Appender, AttemptFiles, Line, Tail
 from fairlead.backends.hearing import Hearing
+from fairlead.backends.identity import Identity, belongs_to, take_directory
 from fairlead.backends.inbox import Inbox
 from fairlead.backends.machine import CAN, Machine
 from fairlead.backends.outsiders import Outsider, Outsiders
@@ -27,10 +28,12 @@ from fairlead.backends.ownership import end_belongings, sweep
 from fairlead.backends.processes import COOKIE, boot_id, cookie_of
 from fairlead.backends.regular_file import NotRegular, make_folder, read_whole, write_whole
 from fairlead.backends.task import Task
+from fairlead.backends.unclaimed import end_unclaimed, find_unclaimed
 from fairlead.core import codec
 from fairlead.core.errors import BackendError, FairleadError
 from fairlead.core.messages import Command, Event, JobExited, JobStopped, OutsidersSeen, Resize, Start, Stop
 from fairlead.core.types import Allocation, Job, Phase
+from fairlead.train.wire import NOTES
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +60,8 @@ class LogFile:
 
 class LocalBackend:
     """See the module. `prepare` makes the task of a start; `on_note` hears what is for people: job, time, fields;
-    `why_stopped` says who wants a job gone, and why, for the job to read. Any thread may call the first two."""
+    `why_stopped` says who wants a job gone, and why, for the job to read; `identify` says what a job's directory has to
+    carry to be its own. Any thread may call `prepare`, `on_note` and `identify`."""
 
     can = CAN
 
@@ -70,9 +74,11 @@ class LocalBackend:
         prepare: Callable[[Start], Task],
         on_note: Callable[[str, float, Line], None] = lambda job, at, note: None,  # noqa: ARG005
         why_stopped: Callable[[str], Line] = lambda job: {},  # noqa: ARG005
+        identify: Callable[[str], Identity] = lambda job: Identity("", job),
     ) -> None:
         self._root, self.machine, self.inbox = root, machine, inbox
         self._prepare, self._on_note, self._why_stopped = prepare, on_note, why_stopped
+        self._identify = identify
         self._types = {node.id: node.gpu_type for node in machine.nodes}
         self._attempts: dict[str, Attempt] = {}
         self._guard = threading.Lock()
@@ -101,6 +107,23 @@ class LocalBackend:
     def files(self, job: str, attempt: int) -> AttemptFiles:
         return AttemptFiles(self._root / job / f"attempt-{attempt}")
 
+    def owns(self, job: str, attempt: int) -> bool:
+        """Is what lies in this attempt's directory, if anything does, of this job and this attempt?"""
+        identity, files = self._identify(job), self.files(job, attempt)
+        return belongs_to(self._root / job, identity) and belongs_to(files.directory, identity.of_attempt(attempt))
+
+    def _take_directories(self, start: Start, files: AttemptFiles) -> None:
+        """See that the job's and the attempt's directories are their own, whatever lay there before."""
+        identity = self._identify(start.job)
+        for directory, own in (
+            (self._root / start.job, identity),
+            (files.directory, identity.of_attempt(start.attempt)),
+        ):
+            if (moved := take_directory(directory, own)) is not None:
+                log.warning("job %s: %s was of another job, and is now %s", start.job, directory, moved)
+                note = {"what": "put-aside", "directory": str(directory), "moved": str(moved)}
+                self._on_note(start.job, self._now(), note)
+
     def _start(self, command: Start) -> None:
         with self._guard:
             known = self._attempts.get(command.job)
@@ -127,6 +150,7 @@ class LocalBackend:
             "FAIRLEAD_JOB_ID": start.job,
             "FAIRLEAD_ATTEMPT": str(start.attempt),
             "FAIRLEAD_PREEMPT_FILE": str(files.notice),
+            NOTES: str(files.worker_notes),
             "FAIRLEAD_CHECKPOINTS": str(job / CHECKPOINTS),  # where fairlead.train looks
             "FAIRLEAD_CHECKPOINT_DIR": str(job / CHECKPOINTS),  # as other schedulers call it
         }
@@ -136,8 +160,9 @@ class LocalBackend:
         """Its supervisor. Where the machine cannot, for now, it is tried again: that is not the job's fault."""
         start, files = attempt.start, attempt.files
         try:
+            self._take_directories(start, files)
             task = self._task(start, files)
-            for directory in (self._root / start.job / CHECKPOINTS, files.directory, files.logs):
+            for directory in (self._root / start.job / CHECKPOINTS, files.logs):
                 make_folder(directory, root=self._root)
             write_whole(files.start, json.dumps(codec.encode(start.allocation)), root=self._root)
             attempt.process = start_guardian(task, files)
@@ -185,7 +210,7 @@ class LocalBackend:
         found = []
         for job in jobs:
             files = self.files(job.id, job.attempt + 1)
-            if job.phase is not Phase.PENDING or not files.start.exists():
+            if job.phase is not Phase.PENDING or not files.start.exists() or not self.owns(job.id, job.attempt + 1):
                 continue
             with contextlib.suppress(NotRegular):  # the attempt before it has put it there
                 if files.is_alive or files.told("began") is not None:
@@ -194,16 +219,29 @@ class LocalBackend:
                     found.append(Start(self._now(), job.id, job.attempt + 1, allocation))
         return found
 
-    def sweep(self, is_over: Callable[[str, int], bool]) -> list[str]:
-        """End what is left of attempts that are over, or that nothing guards any more, before anything is taken up.
-        Returns a line for people about each."""
+    def sweep(self) -> list[str]:
+        """End what is left of attempts that nothing guards any more, before anything is taken up. Returns a line for
+        people about each."""
         told = []
-        for left in sweep(self._root, is_over):
+        for left in sweep(self._root):
             named = ", ".join(map(str, left.pids))
             told.append(f"job {left.job}: attempt {left.attempt} had left processes behind, ended now: {named}")
             if left.stuck:
                 self._on_note(left.job, self._now(), {"what": "left-behind", "pids": left.stuck})
         return told
+
+    def end_unclaimed(self, jobs: Iterable[Job], *, grace_s: float) -> list[str]:
+        """End the attempts that run here although none of these jobs, which are all that live, claims them. Returns a
+        line for people about each."""
+        claimed = {(job.id, job.attempt) for job in jobs if job.phase is not Phase.PENDING}
+        found = find_unclaimed(self._root, {key for key in claimed if self.owns(*key)})
+        killed = end_unclaimed(self._root, found, grace_s=grace_s)
+        return [
+            f"job {job}, attempt {attempt}, runs here, but the database does not know that: it was "
+            f"{'killed' if (job, attempt) in killed else 'asked to save and stop, and has ended'}; what it wrote stays "
+            f"in {self._root / job}"
+            for job, attempt in found
+        ]
 
     def end_those_on(self, node: str, jobs: Iterable[Job]) -> None:
         """Kill every attempt with a GPU on a node that is no more."""
@@ -230,6 +268,8 @@ class LocalBackend:
         return told
 
     def _take_up(self, attempt: Attempt, job: Job) -> str:
+        if not self.owns(job.id, job.attempt):  # what lies there tells nothing about this job
+            return self._begin(attempt, job)
         alive = attempt.files.is_alive  # before it is read: who is gone writes no more
         if (began := attempt.files.told("began")) is not None:
             attempt.began, attempt.same_boot = True, began.get("boot") == boot_id()
@@ -238,14 +278,19 @@ class LocalBackend:
         if alive:
             self._repeat_orders(attempt, job)
             return "goes on"
-        if not attempt.began:  # it was decided, but not done
-            if job.phase is Phase.STOPPING or not job.allocation:
-                self._put(attempt, JobStopped(self._now(), job.id, job.attempt))
-                return "had not been started"
-            self._spawn(attempt)
-            return "is started now"
+        if not attempt.began:
+            return self._begin(attempt, job)
         self._bury(attempt)
         return "was lost"
+
+    def _begin(self, attempt: Attempt, job: Job) -> str:
+        """It was decided, but not done; or what was done is no longer here."""
+        if job.phase is Phase.STOPPING or not job.allocation:
+            self._put(attempt, JobStopped(self._now(), job.id, job.attempt))
+            return "had not been started"
+        attempt.tail.position = 0  # how far another file was read says nothing about the new one
+        self._spawn(attempt)
+        return "is started now"
 
     def _repeat_orders(self, attempt: Attempt, job: Job) -> None:
         """The last one may have been decided but not said. To say it twice does no harm."""
@@ -411,11 +456,17 @@ class LocalBackend:
     # -- for people ----------------------------------------------------------------------------------------------
 
     def logs(self, job: str) -> list[LogFile]:
-        """Oldest attempt first."""
-        found = []
+        """Oldest attempt first. What another job has left in a directory of this number is not among them."""
+        found, own = [], dict[int, bool]()
         for path in (self._root / job).glob("attempt-*/logs/rank-*.log"):
-            if numbers := re.fullmatch(r"attempt-(\d{1,9})/logs/rank-(\d{1,9})\.log", "/".join(path.parts[-3:])):
-                found.append(LogFile(int(numbers[1]), int(numbers[2]), path, path.with_suffix(".index")))
+            numbers = re.fullmatch(r"attempt-(\d{1,9})/logs/rank-(\d{1,9})\.log", "/".join(path.parts[-3:]))
+            if numbers is None:  # a name of the job's own
+                continue
+            attempt, rank = int(numbers[1]), int(numbers[2])
+            if attempt not in own:
+                own[attempt] = self.owns(job, attempt)
+            if own[attempt]:
+                found.append(LogFile(attempt, rank, path, path.with_suffix(".index")))
         return sorted(found)
 
     @property

@@ -17,7 +17,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -117,7 +117,7 @@ def close_record(files: AttemptFiles, group: Cgroup | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Processes of an attempt that is over, or that nothing guards."""
+    """Processes of an attempt that nothing guards."""
 
     job: str
     attempt: int
@@ -126,16 +126,16 @@ class Leftover:
     stuck: list[int]
 
 
-def sweep(root: Path, is_over: Callable[[str, int], bool]) -> Iterator[Leftover]:
-    """End what is left of every attempt that has no guardian any more, or is known to be over. While it does, it holds
-    the lock of the attempt: one that is just being started gives way, and is started again."""
+def sweep(root: Path) -> Iterator[Leftover]:
+    """End what is left of every attempt that has no guardian any more. While it does, it holds the lock of the attempt:
+    one that is just being started gives way, and is started again."""
     for job, attempt in sorted(_with_traces(root)):
         files = AttemptFiles(root / job / f"attempt-{attempt}")
         with contextlib.ExitStack() as held:
             lock = _lock(files)
             if lock is not None:
                 held.callback(os.close, lock)
-            elif files.is_alive and not is_over(job, attempt):
+            elif files.is_alive:
                 continue
             found, left = end_belongings(files, cookie_of(job, attempt, root))
             if found:
@@ -143,7 +143,7 @@ def sweep(root: Path, is_over: Callable[[str, int], bool]) -> Iterator[Leftover]
 
 
 def left_behind(root: Path) -> list[Leftover]:
-    """What `sweep` would find, without doing anything about it; of attempts that nothing guards."""
+    """What `sweep` would find, without doing anything about it."""
     found = []
     for job, attempt in sorted(_with_traces(root)):
         files = AttemptFiles(root / job / f"attempt-{attempt}")

@@ -70,8 +70,9 @@ def make_folder(path: Path, *, root: Path, mode: int = 0o700) -> None:
     os.close(_open_folder(path, root))
 
 
-def write_whole(path: Path, text: str, *, root: Path | None = None) -> None:
-    """All of it or nothing, for a process that reads it meanwhile, or writes it too."""
+def write_whole(path: Path, text: str, *, root: Path | None = None, durable: bool = False) -> None:
+    """Replace a file as a whole: a reader, and a second writer, never meet a part of it. `durable`: nor after a power
+    cut."""
     draft = f"{path.stem}.{os.getpid()}-{threading.get_ident()}.draft"
     folder = _open_folder(path.parent, root or path.parent)
     try:
@@ -81,6 +82,9 @@ def write_whole(path: Path, text: str, *, root: Path | None = None) -> None:
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
             with open(handle, "w", encoding="utf-8") as file:
                 file.write(text)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
             with contextlib.suppress(FileNotFoundError):

@@ -38,6 +38,7 @@ from fairlead.backends.processes import (
     table,
 )
 from fairlead.backends.regular_file import APPEND, NotRegular, open_regular
+from fairlead.backends.worker_notes import WorkerNotes
 from fairlead.train.parent_death import die_with_parent, killed_with_us
 
 #: Seconds between two looks for orders, two entries in the indexes of logs, and two tries to write to a full disk.
@@ -45,6 +46,8 @@ LOOK_S, INDEX_S, ROOM_S = 0.05, 1.0, 1.0
 
 #: Seconds that a guardian tries to get its lock: whoever looks whether it is held has it for an instant.
 LOCK_S = 1.0
+
+SETUP_LOG = "setup.log"
 
 #: The exit code of a job that took too long, as of timeout(1), and the one of a setup that was stopped.
 TIMED_OUT, STOPPED = 124, 143
@@ -163,10 +166,12 @@ class Supervisor:
         self._files, self._task, self._recorder = files, task, recorder
         self._events = Appender(files.events, on_full=self._complain, root=files.root)
         self._complained = False
+        self._worker_notes = WorkerNotes(files.worker_notes, task.attempt)
         self._crew: Crew | None = None
         self._setup: asyncio.subprocess.Process | None = None
         self._sizes: dict[Path, int] = {}
         self._stopping = self._timed_out = False
+        self._began_at: float | None = None
         self._time_left_s: float | None = task.time_limit_s
         self._timer: asyncio.TimerHandle | None = None
         #: Processes that we wait for; and ended ones that others have left to us, as of the last look.
@@ -179,11 +184,10 @@ class Supervisor:
         self.tell("began", pid=os.getpid(), boot=boot_id())
         while not self._events.flush() and not self._stopping:
             await asyncio.sleep(ROOM_S)  # what is not known to have begun could begin twice
-        self._let_time_run(True)
         watching = [asyncio.ensure_future(self._follow_orders()), asyncio.ensure_future(self._index_logs())]
-        code, why, final = 1, "the supervisor was interrupted", False
+        code, why, final, log = 1, "the supervisor was interrupted", False, ""
         try:
-            code, why, final = await self._work()
+            code, why, final, log = await self._work()
         except OSError as error:  # of the machine
             why = f"cannot run it here: {error}"
         except Exception as error:  # a mistake of ours must not leave the job without an end
@@ -194,31 +198,38 @@ class Supervisor:
                 each.cancel()
             if left := end_all(lambda: descendants(os.getpid())):
                 self.tell("note", what="left-behind", pids=left)
+            self._pass_on_notes()
             self._index()
             if self._timed_out:
                 code, why, final = TIMED_OUT, self._time_is_up, True
             # Who trains elastically says for sure that it is done. Of others, whoever ends with 0 after it was asked to
             # end may just have been polite.
             stopped = self._stopping and not self._timed_out and not (self._task.elastic and code == 0)
-            self.tell("ended", code=code, why=why, stopped=stopped, final=final)
+            end = {"code": code, "why": why, "stopped": stopped, "final": final, "lasted_s": self._lasted_s}
+            self.tell("ended", **(end if stopped or code == 0 else self._failure(end, log)))
             while not self._events.flush():
                 await asyncio.sleep(ROOM_S)
 
-    async def _work(self) -> tuple[int, str, bool]:
+    async def _work(self) -> tuple[int, str, bool, str]:
+        """Exit code, what happened, whether another attempt would end in the same way, and the name of its log."""
         from fairlead.backends.elastic import Elastic
         from fairlead.backends.gang import Gang
 
+        await self._back_off()
+        self._began_at = time.monotonic()
+        self._let_time_run(True)
         if self._stopping:
-            return STOPPED, "it was stopped before it began", False
+            return STOPPED, "it was stopped before it began", False, ""
         if not os.path.isdir(self._task.workdir):
-            return 1, f"there is no directory {self._task.workdir}; change workdir", True
+            return 1, f"there is no directory {self._task.workdir}; change workdir", True, ""
         if self._task.setup:
             try:
                 code = await self._set_up()
             except ValueError as error:  # what no script or environment can be, such as one with a null byte
-                return 127, f"cannot run setup: {error} in its script or environment", True
+                return 127, f"cannot run setup: {error} in its script or environment", True, ""
             if code != 0 or self._stopping:
-                return code or STOPPED, f"setup ended with exit code {code}; see its log, setup.log", False
+                why = f"setup ended with exit code {code}; see its log, {SETUP_LOG}"
+                return code or STOPPED, why, False, SETUP_LOG
         crew: Gang | Elastic
         if self._task.elastic:
             crew = Elastic(self._task, self._files, self.tell, self._settle_in)
@@ -227,12 +238,38 @@ class Supervisor:
         self._crew = crew
         working = asyncio.ensure_future(crew.run())
         if isinstance(crew, Gang):
+            if self._task.pinned:  # before it runs, when it could be told to change
+                self.tell("pinned", pinned=True)
             self.tell("started")
         end = await working
-        return end.code, end.why, end.final
+        return end.code, end.why, end.final, end.log
+
+    async def _back_off(self) -> None:
+        """What is left of the wait after the last failure: on its GPUs, so that none is lent out for a few seconds."""
+        until = time.monotonic() + self._task.delay_s
+        while (left_s := until - time.monotonic()) > 0.0 and not self._stopping:
+            await asyncio.sleep(min(LOOK_S, left_s))
+
+    @property
+    def _lasted_s(self) -> float:
+        """Since its command, or its setup, was begun."""
+        return 0.0 if self._began_at is None else time.monotonic() - self._began_at
+
+    def _failure(self, end: dict[str, Any], log: str) -> dict[str, Any]:
+        """The end of an attempt that failed, with what it printed last. If the attempt before failed at once with just
+        that, another one is not worth its GPUs, unless the user wants one after this exit code."""
+        from fairlead.backends.failure import last_line, repeats
+
+        end["last_line"] = last_line(self._files.logs / log) if log else ""
+        before: dict[str, Any] | None = None
+        with contextlib.suppress(OSError):  # which that one has spoilt itself
+            before = AttemptFiles(self._files.directory.with_name(f"attempt-{self._task.attempt - 1}")).told("ended")
+        if not end["final"] and end["code"] not in self._task.restart_on and repeats(before, end):
+            end |= {"final": True, "why": f"{end['why']}, as the attempt before did and with the same last line"}
+        return end
 
     async def _set_up(self) -> int:
-        with open_log(self._files.logs / "setup.log") as log:
+        with open_log(self._files.logs / SETUP_LOG) as log:
             self._setup = await asyncio.create_subprocess_exec(
                 *("/bin/bash", "-e", "-o", "pipefail", "-c", self._task.setup),
                 env=self._task.env,
@@ -322,6 +359,11 @@ class Supervisor:
     def tell(self, kind: str, **fields: Any) -> None:
         self._events.append({"kind": kind, "at": time.time(), "monotonic": time.monotonic(), **fields})
 
+    def _pass_on_notes(self) -> None:
+        """What workers without an agent have to say."""
+        for note in self._worker_notes.read():
+            self.tell("note", **note)
+
     def _complain(self, why: str) -> None:
         if not self._complained:  # where, if not here? The log may be on another disk
             self._complained = True
@@ -335,8 +377,9 @@ class Supervisor:
         task = self._task
         self._own.add(pid)
         with contextlib.suppress(OSError):  # it may have ended
-            if task.cpus and task.cpus[slot.gpu]:
-                os.sched_setaffinity(pid, task.cpus[slot.gpu])
+            slots = task.slots if task.launch == "once" else [slot]  # a launcher has the processors of all its GPUs
+            if task.cpus and all(task.cpus[each.gpu] for each in slots):
+                os.sched_setaffinity(pid, {cpu for each in slots for cpu in task.cpus[each.gpu]})
             if task.nice:
                 os.setpriority(os.PRIO_PROCESS, pid, task.nice)
         self.tell("note", what="worker", rank=rank, node=slot.node, gpu=slot.gpu, pid=pid)
@@ -353,6 +396,7 @@ class Supervisor:
             self._look_around()
             with contextlib.suppress(OSError):  # it is tried again
                 self._events.flush()
+            self._pass_on_notes()
             self._index()
             await asyncio.sleep(INDEX_S)
 

@@ -32,7 +32,7 @@ from fairlead.sim.many import run_many
     help="With their options: fifo,tiresias:promote=8,thresholds=3600/7200,easy.",
 )
 @click.option("--seeds", default="0", show_default=True, metavar="0,1,2", help="Of failures and resampling.")
-@click.option("--loads", default="1", show_default=True, metavar="0.5,1,2", help="Arrivals so many times as fast.")
+@click.option("--loads", metavar="0.5,1,2", help="Offered loads, reached by moving arrivals. [default: as in TRACE]")
 @click.option("--workers", type=click.IntRange(min=1), help="Parallel processes; as many as there are cores.")
 @OUTPUT
 @reports_errors  # fmt: skip
@@ -42,7 +42,7 @@ def compare(
     report: str | None,
     policies: str,
     seeds: str,
-    loads: str,
+    loads: str | None,
     workers: int | None,
     **options: object,
 ) -> None:
@@ -55,7 +55,7 @@ def compare(
         make_policy(name)  # a wrong name should not cost the time of the others' runs
     experiments = [
         make_experiment(trace=trace, policy=name, seed=seed, load=load, **options)  # type: ignore[arg-type]
-        for load in number_list(loads, "loads", float)
+        for load in ([None] if loads is None else number_list(loads, "loads", float))
         for seed in number_list(seeds, "seeds", int)
         for name in names
     ]

@@ -11,7 +11,7 @@ import click
 
 from fairlead.cli.errors import reports_errors
 from fairlead.cli.notes import tell_notes
-from fairlead.cli.options import experiment_options, make_experiment
+from fairlead.cli.options import LOAD, experiment_options, make_experiment
 from fairlead.cli.output import counted, print_table
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Snapshot
@@ -30,7 +30,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option("--at", "at", default="0", show_default=True, metavar="TIME", help="When: 5400, 90m or 1.5h.")
 @click.option("--job", metavar="ID", help="Only this job, with everything the decision knows of it.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of failures and resampling.")
-@click.option("--load", type=float, default=1.0, show_default=True, help="Arrivals come so many times as fast.")
+@LOAD
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form.")
 @reports_errors  # fmt: skip
 def explain_trace(trace: str, at: str, job: str | None, output: str, **options: object) -> None:

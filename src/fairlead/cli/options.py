@@ -30,6 +30,8 @@ _SHARED = (
     click.option("--costs", default="default", show_default=True, metavar="COSTS",
                  help="none, default, or start=S,restart=S,save=S,rescale=S,checkpoint_every=S,boot=S."),
     click.option("--jobs", type=click.IntRange(min=1), help="Only the first so many jobs."),
+    click.option("--arrival-factor", type=float, default=1.0, show_default=True, metavar="X",
+                 help="Jobs arrive X times as fast as in TRACE."),
     click.option("--resample", is_flag=True, help="Draw jobs from TRACE with the seed instead of replaying it."),
     click.option("--failures", metavar="MTBF_H,REPAIR_H", help="Nodes fail, and are repaired, after so many hours."),
     click.option("--interference", type=float, default=0.0, show_default=True, metavar="SHARE",
@@ -53,6 +55,12 @@ _SHARED = (
 #: The comma between two policies; one before `option=` belongs to the policy.
 _BETWEEN = r",(?!\w+=)"
 
+LOAD = click.option(
+    "--load",
+    type=float,
+    metavar="X",
+    help="Move arrivals so that the jobs offer X times the work that the cluster can do. [default: as in TRACE]",
+)
 REPORT = click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots.")
 
 
@@ -69,8 +77,9 @@ def make_experiment(*, failures: str | None, **options: Any) -> Experiment:
         raise InvalidSpec(f"--policy is {options['policy']!r}; it takes one policy: `fairlead compare` takes several")
     Cadence.parse(options["cadence"])
     CostModel.parse(options["costs"])
-    if not (math.isfinite(options["load"]) and options["load"] > 0):
-        raise InvalidSpec(f"load is {options['load']}; expected a positive number")
+    load = options["load"]
+    if load is not None and not (math.isfinite(load) and load > 0):
+        raise InvalidSpec(f"load is {load}; expected a positive number")
     if options["cluster"] is None:
         options["cluster"] = default_cluster(options["trace"], options["format"])
     return Experiment(**options, failures_h=None if failures is None else _parse_failures(failures))

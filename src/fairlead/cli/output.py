@@ -74,7 +74,7 @@ def print_results(results: Sequence[Result], output: str, *, one: bool = False) 
         _console().print(_sheet(results[0]), crop=False, overflow="ignore", no_wrap=True)
     else:
         lines, heads = _lines_of(results)
-        print_table(_title(results[0].experiment), lines, heads=heads)
+        print_table(_title(results[0].experiment) + _told_load(results), lines, heads=heads)
 
 
 def _console() -> Console:
@@ -120,6 +120,16 @@ def _title(setting: experiment.Experiment) -> str:
     return f"{Path(setting.trace).name} on {where}{more}"
 
 
+def _plain(number: float | None) -> str:
+    return NONE if number is None else f"{number:g}"
+
+
+def _told_load(results: Sequence[Result]) -> str:
+    """The offered load, for a title: nothing if the runs differ in it, or it is not known."""
+    loads = {None if r.offered_load is None else f"{r.offered_load:.2f}" for r in results}
+    return f", load {loads.pop()}" if len(loads) == 1 and None not in loads else ""
+
+
 def _label(result: Result) -> str:
     return f"{result.experiment.policy} (oracle)" if result.oracle else result.experiment.policy
 
@@ -137,6 +147,8 @@ def _sheet(result: Result) -> Table:
     decisions = (
         f"{result.decisions:,}, {result.decision_ms_mean:.2f} ms on average, p99 {result.decision_ms_p99:.2f} ms"
     )
+    offered = NONE if result.offered_load is None else f"{result.offered_load:.3f}"
+    table.add_row("", "offered load", offered)
     table.add_row("Scheduler", "decisions", decisions)
     table.add_row("", "the simulation took", duration(result.wall_s))
     return table
@@ -167,7 +179,7 @@ def _lines_of(results: Sequence[Result]) -> tuple[list[list[str]], int]:
         jobs, left = figures["jobs"], figures["unfinished"]
         lines.append(
             [
-                *(_label(result), *[f"{e.load:g}"] * (len(loads) > 1), *[str(e.seed)] * (len(seeds) > 1)),
+                *(_label(result), *[_plain(e.load)] * (len(loads) > 1), *[str(e.seed)] * (len(seeds) > 1)),
                 f"[bold red]{jobs - left} of {jobs}[/]" if left else str(jobs),
                 *(NONE if figures[name] is None else forms[name](figures[name]) for _, name in _COLUMNS),
                 f"{result.decision_ms_mean:.2f} ms",

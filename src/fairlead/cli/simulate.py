@@ -6,7 +6,7 @@ import click
 
 from fairlead.cli.errors import reports_errors
 from fairlead.cli.notes import tell_notes
-from fairlead.cli.options import REPORT, experiment_options, make_experiment
+from fairlead.cli.options import LOAD, REPORT, experiment_options, make_experiment
 from fairlead.cli.output import OUTPUT, complain_if_unfinished, print_results, progress_bar, save_report, writable
 from fairlead.journal import MemoryJournal, save_journal
 from fairlead.sim.experiment import run_experiment
@@ -23,7 +23,7 @@ from fairlead.sim.experiment import run_experiment
     help="A policy's name, or path/to/file.py:Class. `fairlead policies` lists them.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of failures and resampling.")
-@click.option("--load", type=float, default=1.0, show_default=True, help="Arrivals come so many times as fast.")
+@LOAD
 @click.option("--journal", type=click.Path(), metavar="FILE", help="Write everything that happened to a journal.")
 @OUTPUT
 @reports_errors  # fmt: skip

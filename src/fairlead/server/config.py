@@ -76,6 +76,12 @@ class ServerKeys:
     https: bool = key(False, flag())
     #: Bytes of a request.
     max_body: int = key(2**20, size(2**10, 2**30))
+    #: Connections that are open at the same time; fewer, if the limit of open files is low.
+    max_connections: int = key(2000, whole(1, 10**6))
+    #: For the headers of a request, for its body, and between two requests of a connection.
+    header_timeout: float = key(10.0, duration(0.1, 3600.0))
+    body_timeout: float = key(30.0, duration(0.1, 3600.0))
+    idle_timeout: float = key(15.0, duration(0.1, 3600.0))
     #: Requests of each user in a second.
     rate: float = key(300.0, number(above=0.0))
 

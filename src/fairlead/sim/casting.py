@@ -1,5 +1,6 @@
 """Who plays whom: from a job in a trace to the truth that brings it to life.
 
+    a recording of a service          RecordedTruth
     a duration                        FixedDuration
     steps of a model in a table       RegimeTruth if its batch changes or the trace is Shockwave's, else TableTruth
     an application with a profile     MeasuredTruth, or TunedTruth if it may change its batch
@@ -16,8 +17,10 @@ from functools import cached_property
 from pathlib import Path
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.types import JobSpec
 from fairlead.sim.applications import APPLICATIONS, Adaptive, Fixed, GoodputTruth
 from fairlead.sim.measured import PINNED_BATCHES, MeasuredProfile, MeasuredTruth, applications_in, load_profile
+from fairlead.sim.recorded import RecordedTruth
 from fairlead.sim.regimes import GnsSchedules, RegimeTruth, epochs_of, load_schedules, schedule_of
 from fairlead.sim.tables import TableTruth, ThroughputTable, load_table
 from fairlead.sim.traces.record import InvalidTrace, TraceJob
@@ -146,6 +149,9 @@ def truth_of(job: TraceJob, library: Library, gpu_types: Sequence[str] = (), *, 
 
 
 def _cast(job: TraceJob, library: Library, gpu_types: tuple[str, ...], adapt: str) -> Truth:
+    if job.recording is not None:
+        asked = JobSpec(id=job.id, gpus=job.gpus, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
+        return RecordedTruth.of(job.recording, asked)
     if job.duration_s is not None:
         return FixedDuration(job.duration_s, job.gpus)
     if job.model is None:

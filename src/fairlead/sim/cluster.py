@@ -32,6 +32,12 @@ def parse_cluster(text: str) -> tuple[Node, ...]:
     )
 
 
+def nodes_of_four(gpus: int) -> tuple[Node, ...]:
+    """So many GPUs in nodes of four, the last one smaller if need be."""
+    parts = [f"{gpus // 4}x4"] * (gpus >= 4) + [f"1x{gpus % 4}"] * (gpus % 4 > 0)
+    return parse_cluster(",".join(parts))
+
+
 def nodes_of(trace_nodes: Sequence[TraceNode]) -> tuple[Node, ...]:
     """The machines a trace ran on."""
     return tuple(Node(node.id, node.gpus, node.gpu_type) for node in trace_nodes)

@@ -21,7 +21,7 @@ from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import JobSpec, Node, Plan
-from fairlead.journal import MemoryJournal
+from fairlead.journal import MemoryJournal, without_password
 from fairlead.plugins import make_policy
 from fairlead.sim.adapting import Freedom, adapts, freedom
 from fairlead.sim.alone import consolidated
@@ -30,6 +30,7 @@ from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
 from fairlead.sim.metrics import Measured, measure
+from fairlead.sim.offered_load import Demand, Yardstick
 from fairlead.sim.oracle import SimStepOracle
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
 from fairlead.sim.truth import FixedDuration, Setting, Truth
@@ -56,8 +57,10 @@ class Experiment:
     cadence: str = "event"
     costs: str = "default"
     seed: int = 0
-    #: Arrivals come this many times as fast.
-    load: float = 1.0
+    #: The offered load on the cluster (see `offered_load.py`), reached by moving arrivals; None: as the trace has it.
+    load: float | None = None
+    #: Arrivals come this many times as fast as in the trace.
+    arrival_factor: float = 1.0
     #: Only the first so many jobs.
     jobs: int | None = None
     #: Draw as many jobs from the trace, with the seed, instead of replaying it.
@@ -86,6 +89,8 @@ class Result:
 
     experiment: Experiment
     measured: Measured
+    #: True work of the jobs over what the cluster can do while they arrive; None if that is not known.
+    offered_load: float | None
     #: Jobs of the trace that were not simulated, by reason.
     left_out: Mapping[str, int]
     #: Jobs cut down to the size of the cluster.
@@ -103,7 +108,9 @@ class Result:
         timing = {name: getattr(self, name) for name in ("decisions", "decision_ms_mean", "decision_ms_p99")}
         timing |= {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
         setting = {f"setting_{name}": value for name, value in asdict(self.experiment).items() if name != "policy"}
+        setting["setting_trace"] = without_password(self.experiment.trace)
         figures = self.measured.summary.to_dict() | {"left_out": sum(self.left_out.values())}
+        figures["offered_load"] = self.offered_load
         return {"policy": self.experiment.policy, **figures, **timing, **setting}
 
 
@@ -147,11 +154,13 @@ def run_experiment(
         run(watched, backend, state=state, journal=loop_journal, cadence=cadence)
     except InvalidPlan as error:
         raise InvalidPlan(f"policy {experiment.policy} at second {state.now:.0f}: {error}") from error
-    alone_s = {job.spec.id: job.truth.remaining_s(0.0) for job in world.jobs}
+    demands, yardstick = _demands(world.jobs), Yardstick(world.nodes)
+    alone_s = {job_id: time_s for job_id, job in demands.items() if (time_s := yardstick.best_s(job)) is not None}
     decision_ms = 1000.0 * np.array(watched.decision_s or [0.0])
     return Result(
         experiment=experiment,
         measured=measure(journal, alone_s=alone_s),
+        offered_load=yardstick.load(list(demands.values())),
         left_out=world.left_out,
         clipped=world.clipped,
         oracle=Capability.ORACLE in needs_of(policy),
@@ -244,7 +253,7 @@ def prepare(experiment: Experiment) -> World:
         truth = truth_of(job, library, tuple(node_gpus), adapt=adapt)
         gpu_types = _usable_types(job, truth, node_gpus)
         free = freedom(job, truth, adapt=adapt, room=_room(total, gpu_types))
-        sim_job = _cast(job, truth, gpu_types, free, costs.of(job.model))
+        sim_job = _cast(job, truth, gpu_types, free, _costs_of(job, costs, experiment))
         if experiment.estimates == "none" and job.estimate_s is None:
             sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=None))
         if experiment.in_place:
@@ -252,6 +261,10 @@ def prepare(experiment: Experiment) -> World:
         jobs.append(sim_job)
     if not jobs:
         raise InvalidSpec(f"{trace.source} has no jobs to simulate")
+    if experiment.load is not None:
+        factor = _factor(experiment.load, jobs, nodes)
+        trace = reshape.scale_arrivals(trace, factor)
+        jobs = [_moved(job, job.submit_at / factor) for job in jobs]
     if experiment.failures_h is not None:
         trace = _with_failures(trace, jobs, nodes, experiment)
     dropped = len(trace.jobs) - len(jobs)
@@ -259,6 +272,26 @@ def prepare(experiment: Experiment) -> World:
     clipped = sum(job.gpus < asked[job.id] for job in fitting)
     left_out = {**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})}
     return World(jobs, nodes, _outages(trace, nodes), left_out, clipped)
+
+
+def _demands(jobs: Sequence[SimJob]) -> dict[str, Demand]:
+    return {job.spec.id: Demand(job.spec.gpus, job.spec.gpu_types, job.truth, job.submit_at) for job in jobs}
+
+
+def _factor(load: float, jobs: Sequence[SimJob], nodes: Sequence[Node]) -> float:
+    """How many times as fast jobs have to arrive to offer this load."""
+    offered = Yardstick(nodes).load(list(_demands(jobs).values()))
+    if not offered:
+        what = "all its jobs arrive at once" if offered is None else "its jobs have nothing to do"
+        raise InvalidSpec(f"a load of {load:g} cannot be offered by this trace: {what}; leave --load out")
+    return load / offered
+
+
+def _moved(job: SimJob, submit_at: float) -> SimJob:
+    """The job submitted at another time; its deadline moves along."""
+    deadline = job.spec.deadline
+    moved = None if deadline is None else max(0.0, deadline - job.submit_at + submit_at)
+    return replace(job, submit_at=submit_at, spec=replace(job.spec, deadline=moved))
 
 
 def _with_failures(trace: Trace, jobs: Sequence[SimJob], nodes: Sequence[Node], experiment: Experiment) -> Trace:
@@ -293,7 +326,8 @@ def _reshaped(trace: Trace, experiment: Experiment) -> Trace:
         trace = reshape.first(trace, experiment.jobs)
     if experiment.resample:
         trace = reshape.resample(trace, len(trace.jobs), seed=experiment.seed)
-    return trace if experiment.load == 1.0 else reshape.scale_load(trace, experiment.load)
+    factor = experiment.arrival_factor
+    return trace if factor == 1.0 else reshape.scale_arrivals(trace, factor)
 
 
 def _nodes(experiment: Experiment, trace: Trace) -> tuple[Node, ...]:
@@ -345,6 +379,21 @@ def _usable_types(job: TraceJob, truth: Truth, node_gpus: dict[str, int]) -> tup
     if not usable:
         raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of {' or '.join(speeds) or 'the cluster'}")
     return job.gpu_types if len(usable) == len(speeds) else usable
+
+
+def _costs_of(job: TraceJob, costs: CostModel, experiment: Experiment) -> Costs:
+    """What was measured of the job, unless the experiment says otherwise."""
+    recording = job.recording
+    if recording is None or experiment.costs != "default":
+        return costs.of(job.model)
+    return replace(
+        costs.of(job.model),
+        start_s=recording.start_s,
+        restart_s=recording.restart_s,
+        save_s=recording.save_s,
+        rescale_s=recording.rescale_s,
+        boot_s=recording.start_s if job.in_place else 0.0,  # a worker that joins boots as one that begins
+    )
 
 
 def _cast(job: TraceJob, truth: Truth, gpu_types: tuple[str, ...], free: Freedom, costs: Costs) -> SimJob:

@@ -23,6 +23,7 @@ from fairlead.core.messages import (
     JobCancelled,
     JobExited,
     JobHeld,
+    JobPinned,
     JobReported,
     JobReprioritised,
     JobRescaled,
@@ -91,7 +92,7 @@ class Ledger:
             NodeLost: self._lose,
             Release: self._lose,
             Rent: lambda _: None,
-            **dict.fromkeys((JobHeld, JobReprioritised, NodeDrained, OutsidersSeen, Tick), lambda _: None),
+            **dict.fromkeys((JobHeld, JobPinned, JobReprioritised, NodeDrained, OutsidersSeen, Tick), lambda _: None),
             **dict.fromkeys((JobStarted, JobReported, JobRescaled, JobStopped, JobExited), self._follow),
         }
 

@@ -23,9 +23,10 @@ class Life:
     ended_at: float | None = None
     preemptions: int = 0
     rescales: int = 0
-    #: Seconds with at least one GPU, and seconds RUNNING.
+    #: Seconds with at least one GPU, seconds RUNNING, and seconds STARTING in the first attempt.
     held_s: float = 0.0
     run_s: float = 0.0
+    first_start_s: float = 0.0
     #: GPU-seconds by what they were good for. `fresh` is RUNNING time that the next checkpoint or end will judge.
     fresh_gpu_s: float = 0.0
     useful_gpu_s: float = 0.0
@@ -47,6 +48,8 @@ class Life:
                 self.fresh_gpu_s += span_s * self.rate
             else:
                 self.restart_gpu_s += span_s * self.rate
+                if self.phase is Phase.STARTING and self.attempt == 1:
+                    self.first_start_s += span_s
         self.at = now
 
     def judge(self, *, lost: bool) -> None:

@@ -3,14 +3,17 @@
 The journal is the only input, simulated or live. docs/metrics.md defines every figure; a test asserts that none is
 missing there. A figure over nothing (the mean of no jobs) is None, never NaN.
 
-Finish-time fairness of a job is rho = JCT / (alone x contention): how many times longer it took than its fair share
+Finish-time fairness of a job is rho = JCT / (need x contention): how many times longer it took than its fair share
 of the cluster would have made it take.
-- alone is the time it would have taken alone on the GPUs it asked for, where the caller knows that (`alone_s`: the
-  simulator does); else the seconds it was seen RUNNING. A job with alone 0 has no rho.
+- need = first start + alone: what the job takes on a cluster of its own. The first start is what it was STARTING in its
+  first attempt, which no scheduler can save it. alone is the time it would have trained alone on the GPUs it asked
+  for, where the caller knows that (`alone_s`: the simulator does); else the seconds it was seen RUNNING. A job with
+  alone 0 has no rho.
 - contention = max(1, average over the job's life of GPUs requested by live jobs / GPUs of healthy nodes). Moments
   without a healthy node are left out of the average.
-Themis compares with 1/N of the cluster for each of N apps, whatever they asked for. Shockwave divides the number of
-jobs in the whole trace by the number of GPUs: one contention for all jobs, blind to how many GPUs they need.
+So an idle cluster gives 1. Two papers' own definitions have their own names, and leave the start out: `rho_themis`
+takes max(1, average number of live jobs / GPUs) as the contention, `rho_shockwave` max(1, jobs in the whole trace /
+GPUs). Both are blind to how many GPUs a job needs.
 
 What a lost node destroyed is not in a journal. `gpu_h_lost` counts, for every attempt that ended with a lost node or
 a failure, the GPU-time it spent RUNNING since it last reported a checkpoint, or since it began to train.
@@ -63,10 +66,13 @@ class JobOutcome:
     rescales: int
     deadline: float | None
     deadline_missed: bool
-    #: See the module; None where the job did not succeed or has no time alone.
+    #: See the module; None where the job did not succeed or has no time alone. `alone_s` is without the first start.
+    first_start_s: float | None
     alone_s: float | None
     contention: float | None
     rho: float | None
+    rho_themis: float | None
+    rho_shockwave: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,12 @@ class Metrics:
     unfair_share: float | None
     unfair_share_110: float | None
     jain: float | None
+    rho_themis_worst: float | None
+    rho_themis_mean: float | None
+    unfair_themis_share: float | None
+    rho_shockwave_worst: float | None
+    rho_shockwave_mean: float | None
+    unfair_shockwave_share: float | None
     utilisation: float | None
     fragmentation: float | None
     gpu_h_useful: float
@@ -135,13 +147,17 @@ def _outcomes(
     lives: Sequence[Life], timeline: Timeline, *, now: float, alone_s: Mapping[str, float]
 ) -> tuple[JobOutcome, ...]:
     ends = [now if life.ended_at is None else life.ended_at for life in lives]
-    contentions = _contention(timeline, np.array([life.submitted_at for life in lives]), np.array(ends))
+    spans = np.array([life.submitted_at for life in lives]), np.array(ends)
+    contentions = _contention(timeline, timeline.requested, *spans)
+    by_jobs = _contention(timeline, timeline.queued + timeline.running, *spans)
+    of_trace = max(1.0, len(lives) / max(1.0, float(timeline.gpus.max(initial=0.0))))
     outcomes = []
-    for life, end, contention in zip(lives, ends, contentions.tolist(), strict=True):
+    for life, end, contention, crowd in zip(lives, ends, contentions.tolist(), by_jobs.tolist(), strict=True):
         life_s = end - life.submitted_at
         jct_s = life_s if life.phase is Phase.SUCCEEDED else None
         alone = alone_s.get(life.spec.id, life.run_s)
         fair = jct_s is not None and jct_s > 0.0 and alone > 0.0
+        took_s = jct_s if fair else None
         outcomes.append(
             JobOutcome(
                 job=life.spec.id,
@@ -162,9 +178,12 @@ def _outcomes(
                 rescales=life.rescales,
                 deadline=life.spec.deadline,
                 deadline_missed=_missed(life, end),
+                first_start_s=life.first_start_s if fair else None,
                 alone_s=alone if fair else None,
                 contention=contention if fair else None,
-                rho=jct_s / (alone * contention) if fair and jct_s is not None else None,
+                rho=None if took_s is None else took_s / ((life.first_start_s + alone) * contention),
+                rho_themis=None if took_s is None else took_s / (alone * crowd),
+                rho_shockwave=None if took_s is None else took_s / (alone * of_trace),
             )
         )
     return tuple(outcomes)
@@ -178,8 +197,8 @@ def _missed(life: Life, end: float) -> bool:
     return life.phase is Phase.FAILED or end > deadline
 
 
-def _contention(timeline: Timeline, starts: Floats, ends: Floats) -> Floats:
-    """Of lives from `starts` to `ends`: at least 1, and the average of requested over healthy GPUs.
+def _contention(timeline: Timeline, demand: Floats, starts: Floats, ends: Floats) -> Floats:
+    """Of lives from `starts` to `ends`: at least 1, and the average of `demand` over healthy GPUs.
 
     The demand is a step function, so its integral is a polygon: two look-ups per job, no scan.
     """
@@ -188,9 +207,9 @@ def _contention(timeline: Timeline, starts: Floats, ends: Floats) -> Floats:
         return np.ones(len(starts))
     last = max(float(times[-1]), float(ends.max()))
     spans = np.diff(np.append(times, last))
-    demand = np.divide(timeline.requested, timeline.gpus, out=np.zeros(len(times)), where=healthy)
+    crowding = np.divide(demand, timeline.gpus, out=np.zeros(len(times)), where=healthy)
     edges = np.append(times, last) - times[0]
-    demand_until = np.concatenate(([0.0], np.cumsum(demand * spans)))
+    demand_until = np.concatenate(([0.0], np.cumsum(crowding * spans)))
     healthy_until = np.concatenate(([0.0], np.cumsum(healthy * spans)))
     asked, had = (
         np.interp(ends - times[0], edges, until) - np.interp(starts - times[0], edges, until)
@@ -206,7 +225,10 @@ def _summary(jobs: Sequence[JobOutcome], lives: Sequence[Life], timeline: Timeli
     queue = np.array([job.queue_s for job in done], dtype=np.float64)
     waits = [job.first_started_at - job.submitted_at for job in jobs if job.first_started_at is not None]
     ends = [job.ended_at for job in jobs if job.ended_at is not None]
-    rho = np.array([job.rho for job in jobs if job.rho is not None], dtype=np.float64)
+    rho, rho_themis, rho_shockwave = (
+        np.array([value for job in jobs if (value := getattr(job, name)) is not None], dtype=np.float64)
+        for name in ("rho", "rho_themis", "rho_shockwave")
+    )
     cancelled = [life for life in lives if life.cancelled and life.phase is not Phase.SUCCEEDED]
     unfinished = tuple(life.spec.id for life in lives if not life.cancelled and life.phase is not Phase.SUCCEEDED)
     started = [job for job in jobs if job.starts]
@@ -226,11 +248,17 @@ def _summary(jobs: Sequence[JobOutcome], lives: Sequence[Life], timeline: Timeli
         queue_p99_s=_percentile(queue, 99),
         wait_first_mean_s=_mean(np.array(waits)),
         makespan_s=max(ends) - timeline.start_s if ends else None,
-        rho_worst=float(rho.max()) if len(rho) else None,
+        rho_worst=_worst(rho),
         rho_mean=_mean(rho),
         unfair_share=_mean(rho > UNFAIR_RHO),
         unfair_share_110=_mean(rho > UNFAIR_RHO_110),
         jain=_jain(1.0 / rho),
+        rho_themis_worst=_worst(rho_themis),
+        rho_themis_mean=_mean(rho_themis),
+        unfair_themis_share=_mean(rho_themis > UNFAIR_RHO),
+        rho_shockwave_worst=_worst(rho_shockwave),
+        rho_shockwave_mean=_mean(rho_shockwave),
+        unfair_shockwave_share=_mean(rho_shockwave > UNFAIR_RHO),
         utilisation=_ratio(timeline.integral(timeline.gpus_in_use), timeline.integral(timeline.gpus)),
         fragmentation=_ratio(timeline.integral(timeline.stranded), idle_gpu_s),
         gpu_h_useful=math.fsum(life.useful_gpu_s for life in lives) / _HOUR_S,
@@ -249,6 +277,10 @@ def _summary(jobs: Sequence[JobOutcome], lives: Sequence[Life], timeline: Timeli
 
 def _mean(values: Any) -> float | None:
     return float(np.mean(values)) if len(values) else None
+
+
+def _worst(values: Floats) -> float | None:
+    return float(values.max()) if len(values) else None
 
 
 def _percentile(values: Floats, percent: float) -> float | None:

@@ -87,11 +87,27 @@ TABLE: tuple[tuple[str, tuple[Row, ...]], ...] = (
     (
         "Fairness",
         (
-            Row("rho_mean", "rho, mean", ratio, hint="completion time over the fair completion time; 1 is fair"),
+            Row(
+                "rho_mean",
+                "rho, mean",
+                ratio,
+                hint="completion time over the fair one; 1 is fair",
+            ),
             Row("rho_worst", "rho, worst", ratio),
             Row("unfair_share", "jobs with rho above 1.05", percent),
             Row("unfair_share_110", "jobs with rho above 1.1", percent),
             Row("jain", "Jain's index", ratio, 1, hint="over 1/rho; 1 if all jobs fared alike"),
+            Row(
+                "rho_themis_mean",
+                "rho of Themis, mean",
+                ratio,
+                hint="contention counts jobs, not GPUs",
+            ),
+            Row("rho_themis_worst", "rho of Themis, worst", ratio),
+            Row("unfair_themis_share", "jobs with rho of Themis above 1.05", percent),
+            Row("rho_shockwave_mean", "rho of Shockwave, mean", ratio, hint="jobs in the trace over GPUs"),
+            Row("rho_shockwave_worst", "rho of Shockwave, worst", ratio),
+            Row("unfair_shockwave_share", "jobs with rho of Shockwave above 1.05", percent),
         ),
     ),
     (

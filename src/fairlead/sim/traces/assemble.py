@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Required, TypedDict
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Trace, TraceJob, TraceNode
+from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Recording, Trace, TraceJob, TraceNode
 from fairlead.sim.traces.table import shown
 
 NO_GPUS = "asked for no GPUs"
@@ -41,6 +41,7 @@ class JobFields(TypedDict, total=False):
     deadline_s: float | None
     outcome: str
     labels: dict[str, str]
+    recording: Recording | None
 
 
 class TraceBuilder:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
+from fairlead.journal import STATE_DATABASE
 from fairlead.sim.traces import alibaba, canonical, gavel, helios, journal, philly, pollux, swf, tiresias
 from fairlead.sim.traces.files import names_in, read_head
 from fairlead.sim.traces.record import InvalidTrace, Trace
@@ -139,8 +140,8 @@ READERS: dict[str, TraceFormat] = {
         TraceFormat(
             "journal",
             journal.read_journal_trace,
-            lambda head: head.text.startswith(journal.MAGIC),
-            "a Fairlead journal, simulated or live: the jobs that succeeded, with the GPU-time they used",
+            lambda head: head.text.startswith(journal.MAGIC) or STATE_DATABASE in head.names,
+            "a Fairlead journal, or a service's state directory or database: the jobs that succeeded, as measured",
         ),
         TraceFormat("swf", swf.read_swf, _sniff_swf, "Standard Workload Format; processors are read as GPUs"),
     )

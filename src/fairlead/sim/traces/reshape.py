@@ -52,12 +52,12 @@ def first(trace: Trace, jobs: int) -> Trace:
 # --- more or denser jobs
 
 
-def scale_load(trace: Trace, factor: float) -> Trace:
-    """Divide the times between arrivals by `factor`: 2 doubles the load. Deadlines keep their slack.
+def scale_arrivals(trace: Trace, factor: float) -> Trace:
+    """Divide the times between arrivals by `factor`: 2 doubles what is offered. Deadlines keep their slack.
 
     Failures move with the jobs they hit; repairs take as long as before.
     """
-    _at_least("the load factor", factor, 1e-6)
+    _at_least("the arrival factor", factor, 1e-6)
     failures = tuple(replace(failure, at_s=failure.at_s / factor) for failure in trace.failures)
     return replace(trace, jobs=tuple(_moved(job, job.submit_s / factor) for job in trace.jobs), failures=failures)
 
@@ -80,6 +80,13 @@ def resample(trace: Trace, jobs: int, *, seed: int) -> Trace:
         labels = {**job.labels, "resampled_from": job.id}
         drafts.append(replace(_moved(job, float(moved_s[k])), id=str(number), labels=labels))
     return replace(trace, jobs=tuple(drafts))
+
+
+def anonymous(trace: Trace) -> Trace:
+    """Without what tells who ran what: tenants are numbered, names and all labels are gone."""
+    tenants = {tenant: f"user-{number}" for number, tenant in enumerate(sorted({job.tenant for job in trace.jobs}))}
+    jobs = tuple(replace(job, tenant=tenants[job.tenant], name="", labels={}) for job in trace.jobs)
+    return replace(trace, jobs=jobs)
 
 
 # --- what the recording lacks
