@@ -70,6 +70,9 @@ class May:
 #: What runs the workers of a job: it needs no torch.
 RUNS_WORKERS = {"train.agent", "train.history", "train.reproduction", "train.steering", "train.wire"}
 
+#: What starts processes, and ends them with those that started them.
+RUNS_PROCESSES = {"train.agent", "train.parent_death"}
+
 #: Of the server, what needs none of its packages, so that the command can say which are missing; and what is imported
 #: only when they are not.
 WITHOUT_PACKAGES = {"server.config", "server.directory", "server.identity", "server.keys", "server.listening"}
@@ -88,7 +91,7 @@ MAY = {
     "testing": May({"core", "journal", "policies", "sim", "testing"}, {"numpy", "hypothesis"}),
     "jobfile": May({"core", "jobfile"}, {"yaml"}),
     "client": May({"client", "core.errors", "jobfile"}, {"httpx"}),
-    "backends": May({"backends", "core", "train.agent", "train.memory", "train.wire"}, {"pynvml"}),
+    "backends": May({"backends", "core", *RUNS_PROCESSES, "train.memory", "train.wire"}, {"pynvml"}),
     "server": May(
         {"__version__", "backends", "core", "goodput", "jobfile", "journal", "plugins", "policies", "server", "sim"},
         {"alembic", "fastapi", "prometheus_client", "pydantic", "sqlalchemy", "starlette", "uvicorn"},
@@ -106,7 +109,9 @@ MAY = {
             "plugins",
             "sim",
             *RUNS_WORKERS,
+            "backends.cgroup",
             "backends.machine",
+            "backends.ownership",
             "backends.processes",
             *WITHOUT_PACKAGES,
             *STARTS_THE_SERVER,

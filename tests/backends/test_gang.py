@@ -9,6 +9,7 @@ import sys
 import pytest
 from world import World, alive, kill
 
+from fairlead.core.capability import Capability
 from fairlead.core.messages import JobExited, JobStarted, JobStopped
 from fairlead.core.types import Launch
 
@@ -311,3 +312,13 @@ def test_a_killed_worker_is_a_failure_that_is_told_once(world: World) -> None:
     end = world.exit("j")
     assert (end.code, end.detail) == (137, "rank 1 was killed by SIGKILL; perhaps memory ran out")
     assert not any(alive(pid) for pid in daemons)
+
+
+def test_jobs_that_are_packed_onto_one_gpu_run_side_by_side(world: World) -> None:
+    """Which is what `can` promises of this backend."""
+    assert Capability.PACKING in world.backend.can
+    each_waits_for_the_other = "touch {}; until [ -e {} ]; do sleep 0.05; done"
+    world.start("a", each_waits_for_the_other.format("a", "b"), gpus=world.gpus(0))
+    world.start("b", each_waits_for_the_other.format("b", "a"), gpus=world.gpus(0))
+    assert world.exit("a").code == 0
+    assert world.exit("b").code == 0

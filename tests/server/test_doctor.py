@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from fairlead.backends.files import AttemptFiles
+from fairlead.backends.processes import COOKIE, cookie_of
 from fairlead.cli.doctor import examine_server
 from fairlead.cli.main import main
 from fairlead.cli.surroundings import OK, PROBLEM, WARNING, Finding
@@ -45,6 +47,18 @@ def found(directory: Directory) -> dict[str, Finding]:
     return {finding.name: finding for finding in examine_server(directory, None)}
 
 
+def test_processes_that_were_left_behind_are_told(directory: Directory) -> None:
+    assert "left behind" not in found(directory)
+    env = {"PATH": os.environ["PATH"], COOKIE: cookie_of("7", 2, directory.jobs)}
+    with subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True) as process:
+        finding = found(directory)["left behind"]
+        assert process.poll() is None
+        process.kill()
+    assert finding.status == WARNING
+    assert finding.text == f"1 process of jobs whose supervisors were killed (7): {process.pid}"
+    assert finding.remedy.startswith("`fairlead up")
+
+
 def damage(directory: Directory, seq: int) -> None:
     with sqlite3.connect(directory.path / "fairlead.db") as database:
         database.execute("UPDATE journal SET body = replace(body, 'Tick', 'Tock') WHERE seq = ?", (seq,))
@@ -62,6 +76,7 @@ def test_before_the_first_start_nothing_is_wrong_and_nothing_is_made(tmp_path: P
         "token",
         "server",
         "open files",
+        "control groups",
     ):
         assert findings[name]["status"] != PROBLEM, name
         assert set(findings[name]) == {"name", "status", "text", "remedy"}

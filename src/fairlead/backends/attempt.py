@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fairlead.backends.descriptors import give_first_limit
 from fairlead.backends.files import Appender, AttemptFiles, Tail
@@ -59,11 +58,6 @@ class Attempt:
     @property
     def mark(self) -> str:
         return f"attempt:{self.job}:{self.number}"
-
-
-def cookie_of(job: str, attempt: int, root: Path) -> str:
-    """What everything of an attempt carries in its environment."""
-    return f"{root}:{job}:{attempt}"
 
 
 def start_guardian(task: Task, files: AttemptFiles) -> subprocess.Popen[bytes]:

@@ -7,10 +7,12 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from fairlead.backends.files import AttemptFiles, Line, Tail
+from fairlead.backends.files import AttemptFiles, Line, Tail, open_log
 from fairlead.backends.gang import End
+from fairlead.backends.regular_file import NotRegular
 from fairlead.backends.task import Task
 from fairlead.train.agent import PREEMPTED, Agent, Patience, Slot
 from fairlead.train.wire import NOTED, Message
@@ -67,6 +69,7 @@ class Elastic:
             max_restarts=task.max_restarts,
             patience=Patience(grace_s=task.grace_s),
             on_event=self._hear,
+            open_log=open_log,
             log_name=lambda number: f"rank-{self._started + number - 1}.log",
         )
 
@@ -219,7 +222,13 @@ def _told_before(files: AttemptFiles) -> dict[tuple[Any, ...], int]:
     """Steps of every configuration, in all attempts so far."""
     told: dict[tuple[Any, ...], int] = {}
     for path in files.directory.parent.glob(f"attempt-*/{files.events.name}"):
-        for line, _ in Tail(path).read():
+        for line, _ in _lines(path, files.root):
             for seen in line.get("observations", ()):
                 told[_configuration(seen)] = told.get(_configuration(seen), 0) + seen["steps"]
     return told
+
+
+def _lines(path: Path, root: Path) -> list[tuple[Line, int]]:
+    with contextlib.suppress(NotRegular):  # an earlier attempt has spoilt its own
+        return Tail(path, root=root).read()
+    return []

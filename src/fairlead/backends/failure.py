@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 from pathlib import Path
 
-from fairlead.backends.files import Line
+from fairlead.backends.files import Line, above_log
+from fairlead.backends.regular_file import open_regular
 
 #: An attempt that lasted no longer than this has failed at its start.
 QUICK_S = 60.0
@@ -36,12 +36,9 @@ def last_line(log: Path) -> str:
 
 def _tail(log: Path) -> bytes:
     """The log is in a directory of the job: what the job may have put in its place is neither followed nor awaited."""
-    descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = open_regular(log, os.O_RDONLY, root=above_log(log))
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            return b""
-        return os.pread(descriptor, _READ_BYTES, max(0, found.st_size - _READ_BYTES))
+        return os.pread(descriptor, _READ_BYTES, max(0, os.fstat(descriptor).st_size - _READ_BYTES))
     finally:
         os.close(descriptor)
 

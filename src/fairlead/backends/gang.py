@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlead.backends.files import open_log
 from fairlead.backends.processes import exit_code
 from fairlead.backends.task import Task
 from fairlead.core.types import Launch
 from fairlead.train.agent import PREEMPTED, Slot
+from fairlead.train.parent_death import killed_with_us
 
 #: What starting a process fails with if another attempt would fail in the same way.
 _HOPELESS = {
@@ -139,7 +141,7 @@ class Gang:
             if self._stopping:
                 return
             env: Mapping[str, str] = {**self.task.env, **own}
-            with self.logs(rank).open("ab") as log:
+            with open_log(self.logs(rank)) as log:
                 self._processes[rank] = process = await asyncio.create_subprocess_exec(
                     *self.task.command,
                     env=env,
@@ -148,6 +150,7 @@ class Gang:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
+                    preexec_fn=killed_with_us(),
                 )
             self.on_start(rank, slots[rank], process.pid)
             if self._stopping:  # it came too late to be asked with the others

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from fairlead.backends.files import write_whole
+from fairlead.backends.regular_file import read_whole, write_whole
 
 FILE, ASIDE = "identity.json", "aside"
 
@@ -39,7 +39,7 @@ _UNREADABLE = Identity("", "")
 def read_identity(directory: Path) -> Identity | None:
     """What the directory carries; None if it carries nothing."""
     try:
-        found = Identity(**json.loads((directory / FILE).read_text(encoding="utf-8")))
+        found = Identity(**json.loads(read_whole(directory / FILE, root=directory.parent)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError):
@@ -63,7 +63,7 @@ def take_directory(directory: Path, identity: Identity) -> Path | None:
     moved = None if belongs_to(directory, identity) else put_aside(directory)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if read_identity(directory) is None:
-        write_whole(directory / FILE, json.dumps(asdict(identity)), durable=True)
+        write_whole(directory / FILE, json.dumps(asdict(identity)), root=directory.parent, durable=True)
     return moved
 
 

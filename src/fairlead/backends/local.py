@@ -7,22 +7,26 @@ the files tell: see `attach`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.backends.attempt import Attempt, cookie_of, start_guardian
-from fairlead.backends.files import Appender, AttemptFiles, Line, Tail, write_whole
+from fairlead.backends.attempt import Attempt, start_guardian
+from fairlead.backends.files import Appender, AttemptFiles, Line, Tail
 from fairlead.backends.hearing import Hearing
 from fairlead.backends.identity import Identity, belongs_to, take_directory
 from fairlead.backends.inbox import Inbox
-from fairlead.backends.machine import Machine
+from fairlead.backends.machine import CAN, Machine
 from fairlead.backends.outsiders import Outsider, Outsiders
-from fairlead.backends.processes import COOKIE, boot_id, carriers, end_all
+from fairlead.backends.ownership import end_belongings, sweep
+from fairlead.backends.processes import COOKIE, boot_id, cookie_of
+from fairlead.backends.regular_file import NotRegular, make_folder, read_whole, write_whole
 from fairlead.backends.task import Task
 from fairlead.backends.unclaimed import end_unclaimed, find_unclaimed
 from fairlead.core import codec
@@ -58,6 +62,8 @@ class LocalBackend:
     """See the module. `prepare` makes the task of a start; `on_note` hears what is for people: job, time, fields;
     `why_stopped` says who wants a job gone, and why, for the job to read; `identify` says what a job's directory has to
     carry to be its own. Any thread may call `prepare`, `on_note` and `identify`."""
+
+    can = CAN
 
     def __init__(
         self,
@@ -128,7 +134,8 @@ class LocalBackend:
 
     def _make(self, start: Start, position: int = 0) -> Attempt:
         files = self.files(start.job, start.attempt)
-        return Attempt(start, files, Tail(files.events, position), Appender(files.orders), start.allocation)
+        tail, orders = Tail(files.events, position, root=self._root), Appender(files.orders, root=self._root)
+        return Attempt(start, files, tail, orders, start.allocation)
 
     def _listen_to(self, attempt: Attempt) -> None:
         """From now on."""
@@ -156,9 +163,12 @@ class LocalBackend:
             self._take_directories(start, files)
             task = self._task(start, files)
             for directory in (self._root / start.job / CHECKPOINTS, files.logs):
-                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_whole(files.start, json.dumps(codec.encode(start.allocation)))
+                make_folder(directory, root=self._root)
+            write_whole(files.start, json.dumps(codec.encode(start.allocation)), root=self._root)
             attempt.process = start_guardian(task, files)
+        except NotRegular as error:  # that was the job itself, in an earlier attempt
+            self._put(attempt, JobExited(self._now(), start.job, start.attempt, 1, str(error), final=True))
+            return
         except (OSError, BackendError) as error:
             self._try_again(attempt, error.strerror or str(error) if isinstance(error, OSError) else str(error))
             return
@@ -182,7 +192,16 @@ class LocalBackend:
             if attempt.waits:
                 attempt.stop = attempt.stop or isinstance(command, Stop)
             else:
-                attempt.orders.append(order)
+                self._say(attempt, order)
+
+    def _say(self, attempt: Attempt, order: Line) -> None:
+        """What cannot be said now waits, and is tried again. An attempt that can be told nothing any more is ended."""
+        try:
+            attempt.orders.append(order)
+        except NotRegular as error:
+            self._bury(attempt, str(error))
+        except OSError as error:
+            self._complain(attempt, "cannot-order", str(error))
 
     # -- coming back ---------------------------------------------------------------------------------------------
 
@@ -193,11 +212,23 @@ class LocalBackend:
             files = self.files(job.id, job.attempt + 1)
             if job.phase is not Phase.PENDING or not files.start.exists() or not self.owns(job.id, job.attempt + 1):
                 continue
-            if files.is_alive or files.told("began") is not None:
-                data = json.loads(files.start.read_text(encoding="utf-8"))
-                allocation = codec.decode(Allocation, data, place=str(files.start))
-                found.append(Start(self._now(), job.id, job.attempt + 1, allocation))
+            with contextlib.suppress(NotRegular):  # the attempt before it has put it there
+                if files.is_alive or files.told("began") is not None:
+                    data = json.loads(read_whole(files.start, root=self._root))
+                    allocation = codec.decode(Allocation, data, place=str(files.start))
+                    found.append(Start(self._now(), job.id, job.attempt + 1, allocation))
         return found
+
+    def sweep(self) -> list[str]:
+        """End what is left of attempts that nothing guards any more, before anything is taken up. Returns a line for
+        people about each."""
+        told = []
+        for left in sweep(self._root):
+            named = ", ".join(map(str, left.pids))
+            told.append(f"job {left.job}: attempt {left.attempt} had left processes behind, ended now: {named}")
+            if left.stuck:
+                self._on_note(left.job, self._now(), {"what": "left-behind", "pids": left.stuck})
+        return told
 
     def end_unclaimed(self, jobs: Iterable[Job], *, grace_s: float) -> list[str]:
         """End the attempts that run here although none of these jobs, which are all that live, claims them. Returns a
@@ -216,7 +247,7 @@ class LocalBackend:
         """Kill every attempt with a GPU on a node that is no more."""
         for job in jobs:
             if node in job.held.nodes:
-                end_all(lambda job=job: carriers(cookie_of(job.id, job.attempt, self._root)))  # type: ignore[misc]
+                end_belongings(self.files(job.id, job.attempt), cookie_of(job.id, job.attempt, self._root))
 
     def attach(self, jobs: Iterable[Job], marks: dict[str, str]) -> list[str]:
         """Take up the attempts that a state believes in, where `marks` say how far each was read. Facts win: who has
@@ -227,7 +258,12 @@ class LocalBackend:
                 continue
             position = int(marks.get(f"attempt:{job.id}:{job.attempt}", "0"))
             attempt = self._make(Start(self._now(), job.id, job.attempt, job.allocation), position)
-            told.append(f"job {job.id}: {self._take_up(attempt, job)}")
+            try:
+                told.append(f"job {job.id}: {self._take_up(attempt, job)}")
+            except NotRegular as error:
+                attempt.began = True
+                self._bury(attempt, str(error))
+                told.append(f"job {job.id}: was ended, as {error}")
             self._listen_to(attempt)
         return told
 
@@ -259,16 +295,17 @@ class LocalBackend:
     def _repeat_orders(self, attempt: Attempt, job: Job) -> None:
         """The last one may have been decided but not said. To say it twice does no harm."""
         if job.phase is Phase.STOPPING:
-            attempt.orders.append({"order": "stop"})
+            self._say(attempt, {"order": "stop"})
         elif job.phase is Phase.RESCALING:
-            attempt.orders.append({"order": "resize", "slots": self.machine.places(job.allocation)})
+            self._say(attempt, {"order": "resize", "slots": self.machine.places(job.allocation)})
 
-    def _bury(self, attempt: Attempt) -> None:
-        """Nobody sees to it any more, and nobody said how it ended."""
-        end_all(lambda: carriers(cookie_of(attempt.job, attempt.number, self._root)))
+    def _bury(self, attempt: Attempt, why: str = "everything that ran it was killed") -> None:
+        """Nothing guards it any more, and how it ended is not known."""
+        _, stuck = end_belongings(attempt.files, cookie_of(attempt.job, attempt.number, self._root))
         at = self._now()
+        if stuck:
+            self._on_note(attempt.job, at, {"what": "left-behind", "pids": stuck})
         if attempt.same_boot:
-            why = "everything that ran it was killed"
             self._put(attempt, JobExited(at, attempt.job, attempt.number, 137, why))
         else:  # the machine went down: not the job's fault
             self._put(attempt, JobStopped(at, attempt.job, attempt.number))
@@ -300,6 +337,8 @@ class LocalBackend:
             for attempt in attempts:
                 try:
                     self._look_at(attempt)
+                except NotRegular as error:  # what it says cannot be heard any more
+                    self._bury(attempt, str(error))
                 except Exception as error:  # or nobody would hear the others any more
                     if repr(error) != attempt.complaint:
                         log.exception("job %s: its supervisor cannot be heard", attempt.job)
@@ -420,8 +459,10 @@ class LocalBackend:
         """Oldest attempt first. What another job has left in a directory of this number is not among them."""
         found, own = [], dict[int, bool]()
         for path in (self._root / job).glob("attempt-*/logs/rank-*.log"):
-            attempt = int(path.parent.parent.name.removeprefix("attempt-"))
-            rank = int(path.stem.removeprefix("rank-"))
+            numbers = re.fullmatch(r"attempt-(\d{1,9})/logs/rank-(\d{1,9})\.log", "/".join(path.parts[-3:]))
+            if numbers is None:  # a name of the job's own
+                continue
+            attempt, rank = int(numbers[1]), int(numbers[2])
             if attempt not in own:
                 own[attempt] = self.owns(job, attempt)
             if own[attempt]:

@@ -1,8 +1,10 @@
 """The process that runs one attempt, and outlives the controller that started it.
 
-It is two processes. The *guardian* does nothing but wait for the *supervisor*, its child, and see that nothing of the
-attempt survives it. Both are reapers, so that whatever the job starts stays below one of them. The supervisor runs the
-job: it follows orders and appends events (`files`). Started as
+It is three processes, each the parent of the next: two *guardians* and the *supervisor*. A guardian does nothing but
+wait for its child, and see that nothing of the attempt survives it. All are reapers, so that whatever the job starts
+stays below one of them, and each is told by the kernel when its parent has ended: whichever two are killed at once, the
+third ends the job. The supervisor runs the job: it follows orders and appends events (`files`), and keeps the record by
+which the rest is known if all three are killed (`ownership`). Started as
 
     python -m fairlead.backends.supervisor DIRECTORY < task
 """
@@ -17,21 +19,27 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairlead.backends.files import Appender, AttemptFiles, Tail
+from fairlead.backends import cgroup
+from fairlead.backends.cgroup import Cgroup
+from fairlead.backends.files import Appender, AttemptFiles, Tail, open_log
+from fairlead.backends.ownership import Recorder, close_record
 from fairlead.backends.processes import (
     become_reaper,
+    below,
     boot_id,
     descendants,
-    die_with_parent,
     end_all,
     exit_code,
     reap_strangers,
+    table,
 )
+from fairlead.backends.regular_file import APPEND, NotRegular, open_regular
 from fairlead.backends.worker_notes import WorkerNotes
+from fairlead.train.parent_death import die_with_parent, killed_with_us
 
 #: Seconds between two looks for orders, two entries in the indexes of logs, and two tries to write to a full disk.
 LOOK_S, INDEX_S, ROOM_S = 0.05, 1.0, 1.0
@@ -56,17 +64,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not _is_whole(text):
         return  # the controller was killed while it told us; the next one starts it again
     _detach(files)
+    group = cgroup.place("-".join(files.directory.parts[-2:]))
+    Recorder(files, group).note(())  # before there is anything to be found by it
+    if group is not None and not group.make():
+        group = None
+    life = os.pipe()
+    _guard(files, group, life, lambda: _guard(files, group, life, lambda: _supervise(files, text, group)))
+
+
+def _guard(files: AttemptFiles, group: Cgroup | None, life: tuple[int, int], work: Callable[[], int]) -> int:
+    """Have the work done by a child that ends with us, and let nothing of the attempt outlive it.
+
+    `life` is a pipe that can be read to its end once the supervisor is dead, which alone keeps its other side: if our
+    child was a guardian and is killed, the supervisor stops the job, and has the time for it that it would have had.
+    """
     become_reaper()
     guardian, child = os.getpid(), os.fork()
     if child == 0:
         die_with_parent(guardian, signal.SIGTERM)
-        os._exit(_supervise(files, text))
+        os._exit(work())
+    os.close(life[1])
     signal.signal(signal.SIGTERM, lambda *_: _pass_on(child))
     while _waited(child):
         pass
-    end_all(lambda: descendants(guardian))
-    if files.told("began") is not None and files.told("ended") is None:
-        _append_end(files, "its supervisor was killed")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its number may soon be that of another
+    os.read(life[0], 1)
+    left = end_all(lambda: _remaining(guardian, group))
+    with contextlib.suppress(NotRegular):  # the controller notices that, too
+        if files.told("began") is not None and files.told("ended") is None:
+            _append_end(files, "its supervisor was killed")
+    if not left:
+        close_record(files, group)
+    return 0
+
+
+def _remaining(guardian: int, group: Cgroup | None) -> list[int]:
+    return [*{*descendants(guardian), *(() if group is None else group.members())}]
 
 
 def _is_whole(text: str) -> bool:
@@ -80,7 +113,10 @@ def _is_whole(text: str) -> bool:
 def _detach(files: AttemptFiles) -> None:
     """From everything that the controller has open."""
     nothing = os.open(os.devnull, os.O_RDONLY)
-    errors = os.open(files.errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        errors = open_regular(files.errors, APPEND, root=files.root)
+    except OSError:
+        errors = os.open(os.devnull, os.O_WRONLY)
     for source, target in ((nothing, 0), (errors, 1), (errors, 2)):
         os.dup2(source, target)
 
@@ -99,18 +135,20 @@ def _waited(child: int) -> bool:
 
 
 def _append_end(files: AttemptFiles, why: str) -> None:
-    appender = Appender(files.events)
+    appender = Appender(files.events, root=files.root)
     done = appender.append({"kind": "ended", "at": time.time(), "monotonic": time.monotonic(), "code": 137, "why": why})
     while not done:
         time.sleep(ROOM_S)
         done = appender.flush()
 
 
-def _supervise(files: AttemptFiles, text: str) -> int:
+def _supervise(files: AttemptFiles, text: str, group: Cgroup | None) -> int:
     from fairlead.backends.task import Task
 
     become_reaper()
-    asyncio.run(Supervisor(files, Task.from_json(text)).run())
+    if group is not None and not group.join():
+        group = None
+    asyncio.run(Supervisor(files, Task.from_json(text), Recorder(files, group)).run())
     return 0
 
 
@@ -124,9 +162,9 @@ class Crew(Protocol):
 class Supervisor:
     """Of one attempt. Everything it learns goes into the file of events."""
 
-    def __init__(self, files: AttemptFiles, task: Any) -> None:
-        self._files, self._task = files, task
-        self._events = Appender(files.events, on_full=self._complain)
+    def __init__(self, files: AttemptFiles, task: Any, recorder: Recorder) -> None:
+        self._files, self._task, self._recorder = files, task, recorder
+        self._events = Appender(files.events, on_full=self._complain, root=files.root)
         self._complained = False
         self._worker_notes = WorkerNotes(files.worker_notes, task.attempt)
         self._crew: Crew | None = None
@@ -223,13 +261,15 @@ class Supervisor:
         from fairlead.backends.failure import last_line, repeats
 
         end["last_line"] = last_line(self._files.logs / log) if log else ""
-        before = AttemptFiles(self._files.directory.with_name(f"attempt-{self._task.attempt - 1}")).told("ended")
+        before: dict[str, Any] | None = None
+        with contextlib.suppress(OSError):  # which that one has spoilt itself
+            before = AttemptFiles(self._files.directory.with_name(f"attempt-{self._task.attempt - 1}")).told("ended")
         if not end["final"] and end["code"] not in self._task.restart_on and repeats(before, end):
             end |= {"final": True, "why": f"{end['why']}, as the attempt before did and with the same last line"}
         return end
 
     async def _set_up(self) -> int:
-        with (self._files.logs / SETUP_LOG).open("ab") as log:
+        with open_log(self._files.logs / SETUP_LOG) as log:
             self._setup = await asyncio.create_subprocess_exec(
                 *("/bin/bash", "-e", "-o", "pipefail", "-c", self._task.setup),
                 env=self._task.env,
@@ -238,8 +278,10 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=killed_with_us(),
             )
         self._own.add(self._setup.pid)
+        self._look_around()
         if self._stopping:  # it came too late to be stopped
             self._end_setup()
         try:
@@ -255,14 +297,21 @@ class Supervisor:
     # -- orders --------------------------------------------------------------------------------------------------
 
     async def _follow_orders(self) -> None:
-        tail = Tail(self._files.orders)
+        tail = Tail(self._files.orders, root=self._files.root)
         while True:
-            for order, _ in tail.read():
+            for order, _ in self._read_orders(tail):
                 try:
                     self._follow(order)
                 except Exception:  # or those that come after it would not be followed
                     self.tell("note", what="order-refused", order=order, why=traceback.format_exc(limit=-1))
             await asyncio.sleep(LOOK_S)
+
+    def _read_orders(self, tail: Tail) -> list[tuple[dict[str, Any], int]]:
+        try:
+            return tail.read()
+        except OSError as error:
+            self._complain(str(error))
+            return []
 
     def _follow(self, order: dict[str, Any]) -> None:
         from fairlead.backends.elastic import Elastic
@@ -319,7 +368,7 @@ class Supervisor:
         if not self._complained:  # where, if not here? The log may be on another disk
             self._complained = True
             with contextlib.suppress(OSError):  # or it is on the same one
-                print(f"cannot write {self._files.events}: {why}; it is tried again", file=sys.stderr, flush=True)
+                print(f"{self._files.directory}: {why}; it is tried again", file=sys.stderr, flush=True)
 
     # -- workers -------------------------------------------------------------------------------------------------
 
@@ -334,10 +383,17 @@ class Supervisor:
             if task.nice:
                 os.setpriority(os.PRIO_PROCESS, pid, task.nice)
         self.tell("note", what="worker", rank=rank, node=slot.node, gpu=slot.gpu, pid=pid)
+        self._look_around()
+
+    def _look_around(self) -> None:
+        """Write down which processes there are, and let those be gone that have ended and were left to us."""
+        processes = table()
+        self._strangers = reap_strangers(self._own, self._strangers, processes)
+        self._recorder.note(processes[pid].identity for pid in below([os.getpid()], processes))
 
     async def _index_logs(self) -> None:
         while True:
-            self._strangers = reap_strangers(self._own, self._strangers)
+            self._look_around()
             with contextlib.suppress(OSError):  # it is tried again
                 self._events.flush()
             self._pass_on_notes()
@@ -346,12 +402,12 @@ class Supervisor:
 
     def _index(self) -> None:
         """Note how long each log is now: so it can be read from a time on."""
-        with contextlib.suppress(OSError):  # a full disk
-            for path in self._files.logs.glob("*.log"):
-                size = path.stat().st_size
+        for path in self._files.logs.glob("*.log"):
+            with contextlib.suppress(OSError):  # a full disk, or something else in its place
+                size = path.lstat().st_size
                 if size != self._sizes.get(path):
-                    with path.with_suffix(".index").open("a", encoding="ascii") as index:
-                        index.write(f"{time.time():.3f} {size}\n")
+                    with open_log(path.with_suffix(".index")) as index:
+                        index.write(f"{time.time():.3f} {size}\n".encode())
                     self._sizes[path] = size
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 
-from fairlead.backends.attempt import cookie_of
 from fairlead.backends.files import Appender, AttemptFiles
-from fairlead.backends.processes import COOKIE, carriers, end_all
+from fairlead.backends.ownership import end_belongings
+from fairlead.backends.processes import cookie_of, cookies
+from fairlead.backends.regular_file import NotRegular
 
 #: A job and the number of an attempt.
 Key = tuple[str, int]
@@ -27,13 +27,20 @@ WHY = "the database does not know this attempt: it was restored from a backup th
 def find_unclaimed(root: Path, claimed: Collection[Key]) -> list[Key]:
     """Attempts with processes, but for those that are claimed, and those that have told their end."""
     found = _running(root) - set(claimed)
-    return sorted(key for key in found if _files(root, key).told("ended") is None)
+    return sorted(key for key in found if not _has_ended(_files(root, key)))
+
+
+def _has_ended(files: AttemptFiles) -> bool:
+    try:
+        return files.told("ended") is not None
+    except NotRegular:  # it has spoilt its own file
+        return False
 
 
 def end_unclaimed(root: Path, keys: Collection[Key], *, grace_s: float) -> list[Key]:
     """Ask them to save and stop, and kill what is left when the time is up. Returns those that had to be killed."""
     for key in keys:
-        with contextlib.closing(Appender(_files(root, key).orders)) as orders, contextlib.suppress(OSError):
+        with contextlib.closing(Appender(_files(root, key).orders, root=root)) as orders, contextlib.suppress(OSError):
             orders.append({"order": "stop", "grace_s": grace_s, "why": WHY})
     until = time.monotonic() + grace_s + _BEYOND_S
     waiting = {key for key in keys if _files(root, key).is_alive}
@@ -41,7 +48,7 @@ def end_unclaimed(root: Path, keys: Collection[Key], *, grace_s: float) -> list[
         time.sleep(0.05)
         waiting = {key for key in waiting if _files(root, key).is_alive}
     for job, attempt in keys:  # also of those without a supervisor that could be asked
-        end_all(partial(carriers, cookie_of(job, attempt, root)))
+        end_belongings(_files(root, (job, attempt)), cookie_of(job, attempt, root))
     return sorted(waiting)
 
 
@@ -51,14 +58,9 @@ def _files(root: Path, key: Key) -> AttemptFiles:
 
 def _running(root: Path) -> set[Key]:
     """By the cookies of all processes that may be looked at: there are fewer of these than of directories."""
-    start, found = f"{COOKIE}={root}:".encode(), set()
-    for process in Path("/proc").iterdir():
-        if not process.name.isdecimal():
-            continue
-        with contextlib.suppress(OSError):
-            cookies = [each for each in (process / "environ").read_bytes().split(b"\0") if each.startswith(start)]
-            for cookie in cookies:
-                job, _, attempt = cookie.removeprefix(start).decode("utf-8", "replace").partition(":")
-                if attempt.isdecimal():
-                    found.add((job, int(attempt)))
+    found = set()
+    for cookie in cookies().values():
+        job, _, attempt = cookie.removeprefix(f"{root}:").partition(":")
+        if cookie.startswith(f"{root}:") and attempt.isdecimal():
+            found.add((job, int(attempt)))
     return found

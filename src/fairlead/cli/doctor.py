@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
+from fairlead.backends.ownership import left_behind
 from fairlead.cli import surroundings
 from fairlead.cli.live.connect import errors_told
 from fairlead.cli.live.showing import console, output_option, print_data
@@ -98,6 +99,7 @@ def examine_server(directory: Directory, file: Path | None) -> Iterator[Finding]
         ("database", _database),
         ("token", _token),
         ("server", _server),
+        ("left behind", _left_behind),
     )
     for name, check in rest:
         try:
@@ -244,6 +246,18 @@ def _token(patient: Patient) -> Iterator[Finding]:
         yield Finding("token", PROBLEM, f"{directory.token} is empty", "remove it, and start the server again")
     else:
         yield Finding("token", OK, f"{directory.token}, yours alone")
+
+
+def _left_behind(patient: Patient) -> Iterator[Finding]:
+    """Processes of attempts that nothing guards. A server that runs ends them by itself."""
+    left = left_behind(patient.directory.jobs) if patient.directory.running() is None else []
+    if left:
+        jobs = ", ".join(sorted({each.job for each in left}))
+        pids = sorted(pid for each in left for pid in each.pids)
+        named = ", ".join(map(str, pids[:10])) + (", ..." if len(pids) > 10 else "")
+        count = f"{len(pids)} process{'es' * (len(pids) != 1)}"
+        told = f"{count} of jobs whose supervisors were killed ({jobs}): {named}"
+        yield Finding("left behind", WARNING, told, f"`fairlead up{state_option(patient.directory)}` ends them")
 
 
 def _server(patient: Patient) -> Iterator[Finding]:

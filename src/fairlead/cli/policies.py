@@ -16,8 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli.errors import reports_errors
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import FairleadError
-from fairlead.plugins import GROUP, POLICIES, find_policy, settable
+from fairlead.core.loop import Policy
+from fairlead.plugins import GROUP, POLICIES, find_policy, make_policy, settable
 
 
 @click.command()
@@ -36,6 +38,7 @@ def _describe(name: str) -> dict[str, Any]:
     """What there is to know of a policy; of one that cannot be loaded, the error and nothing else."""
     try:
         cls = find_policy(name)
+        needs = sorted(needs_of(_made(name) or cls))
     except FairleadError as error:  # an installed package that is broken should not hide the others
         return {"name": name, "error": str(error)}
     return {
@@ -43,10 +46,19 @@ def _describe(name: str) -> dict[str, Any]:
         "summary": (inspect.getdoc(cls) or "").split("\n\n")[0],
         "options": [{"name": f.name, "type": str(f.type), **_default(f)} for f in settable(cls)],
         "wraps": bool(getattr(cls, "wears", False)),
-        "oracle": bool(getattr(cls, "needs_oracle", False)),
+        "needs": needs,
+        "oracle": Capability.ORACLE in needs,
         "adapts": str(getattr(cls, "adapts", "nothing")),
         "built_in": name in POLICIES,
     }
+
+
+def _made(name: str) -> Policy | None:
+    """With all its defaults; None if it has to be told something. What a policy needs can depend on what it wraps."""
+    try:
+        return make_policy(name)
+    except FairleadError:
+        return None
 
 
 def _default(option: Field[object]) -> dict[str, Any]:
@@ -71,7 +83,7 @@ def _table(found: Sequence[Mapping[str, Any]]) -> Table:
             table.add_row(policy["name"], "", f"[red]{escape(policy['error'])}[/]")
             continue
         options = [f"{option['name']}={option.get('typed', '...')}" for option in policy["options"]]
-        oracle = " [dim](oracle: simulation only)[/]" if policy["oracle"] else ""
+        needs = f" [dim](needs {', '.join(policy['needs'])})[/]" if policy["needs"] else ""
         name = policy["name"] + ("+POLICY" if policy["wraps"] else "")
-        table.add_row(name, escape("\n".join(options)), escape(policy["summary"]) + oracle)
+        table.add_row(name, escape("\n".join(options)), escape(policy["summary"]) + needs)
     return table

@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Snapshot, StepOracle
 from fairlead.core.types import Allocation, Job, Plan, Reason
@@ -34,7 +35,7 @@ from fairlead.policies.spreading import Counts, Ints, take_emptiest
 class Optimus:
     """One GPU after another goes where it shortens a job most; jobs keep their batch."""
 
-    needs_oracle: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.ORACLE})
     #: Jobs may change their number of GPUs, and nothing else.
     adapts: ClassVar[str] = "gpus"
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Plan
@@ -40,7 +41,7 @@ class FewestGpus:
 class ShortestRemainingTimeOracle:
     """The job with the least true remaining time goes first."""
 
-    needs_oracle: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.ORACLE})
 
     #: Of several GPU types with room: `fastest`, the one believed fastest for the job, or `any`, which is drawn.
     gpu_type: str = "fastest"
@@ -59,7 +60,7 @@ class ShortestRemainingTimeOracle:
 class ShortestRemainingGpuTimeOracle:
     """The job with the least true remaining time x GPUs goes first."""
 
-    needs_oracle: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.ORACLE})
 
     #: Of several GPU types with room: `fastest`, the one believed fastest for the job, or `any`, which is drawn.
     gpu_type: str = "fastest"

@@ -15,9 +15,11 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fairlead.backends.machine import CAN
+from fairlead.core.capability import require
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
-from fairlead.core.loop import Cadence
+from fairlead.core.loop import Cadence, Policy
 from fairlead.plugins import make_policy
 from fairlead.policies.middleware.queues import Queue
 from fairlead.server.keys import (
@@ -46,6 +48,13 @@ LOOPBACK = "127.0.0.1"
 PREFIX = "FAIRLEAD_"
 
 DEFAULT = "default"
+
+
+def make_live_policy(text: str) -> Policy:
+    """A policy that can decide for this machine. Raises InvalidSpec for one that needs what cannot be done here."""
+    policy = make_policy(text)
+    require(policy, CAN, name=text, world="a live server on this machine")
+    return policy
 
 
 # -- the keys ----------------------------------------------------------------------------------------------------------
@@ -93,7 +102,7 @@ class ClusterKeys:
 class SchedulerKeys:
     """How GPUs are shared."""
 
-    policy: str = key("pilot", checked(make_policy, "a policy, see `fairlead policies`"))
+    policy: str = key("pilot", checked(make_live_policy, "a policy, see `fairlead policies`"))
     cadence: str = key("event+10s", checked(Cadence.parse, "event, 60s or event+60s"))
     #: A job that was started is left alone for so long.
     minimum_run: float = key(30.0, duration())

@@ -40,9 +40,9 @@ from fairlead.core.messages import (
 from fairlead.core.state import State
 from fairlead.core.types import Job, JobSpec, Phase
 from fairlead.core.usage import HALF_LIFE_S
-from fairlead.plugins import make_policy
 from fairlead.policies.middleware import Queue, receipt, standard
 from fairlead.server.clerk import Clerk
+from fairlead.server.config import make_live_policy
 from fairlead.server.journal import SqlJournal, recover
 from fairlead.server.launching import LaunchRules, task_of
 from fairlead.server.lock_waits import LockWaits
@@ -79,7 +79,7 @@ class ControlOptions:
     def make_policy(self) -> Policy:
         """One that has seen nothing: the loop's own, and one for each forecast."""
         return standard(
-            make_policy(self.policy),
+            make_live_policy(self.policy),
             self.queues,
             minimum_run_s=self.minimum_run_s,
             lead_s=self.drain_lead_s,
@@ -92,7 +92,7 @@ class Controller:
 
     def __init__(self, store: Store, machine: Machine, root: Path, options: ControlOptions) -> None:
         self._store, self._machine, self._root, self.options = store, machine, root, options
-        self._policy = SteadyPolicy(options.make_policy())
+        self._policy = SteadyPolicy(options.make_policy(), can=LocalBackend.can)
         self._cadence = Cadence.parse(options.cadence)
         self._clerk = Clerk()
         self._closing = threading.Event()
@@ -164,6 +164,8 @@ class Controller:
     def _take_up(self, marks: dict[str, str]) -> None:
         """What runs, and what this machine has, as it is and not as it was."""
         state, now = self._state, self._clock.now()
+        for line in self.backend.sweep():
+            log.warning("%s", line)
         self._remember(int(marks.get(MARK, "0")))
         for start in self.backend.strays(state.live.values()):
             # It was started, but the journal has lost that.

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairlead.core.capability import EVERYTHING
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import (
     Command,
@@ -48,6 +49,8 @@ _COMPLETES = {Phase.STARTING: _STARTED, Phase.RESCALING: _RESCALED, Phase.STOPPI
 
 class SimBackend:
     """See the module. `wait` and `execute` are the Backend protocol; `remaining_s` is for declared oracles."""
+
+    can = EVERYTHING
 
     def __init__(
         self,

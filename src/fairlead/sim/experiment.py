@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import FairleadError, InvalidPlan, InvalidSpec
 from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.node_order import in_order
@@ -175,7 +176,7 @@ class _Watched:
 
     def __init__(self, policy: Policy, backend: SimBackend, nodes: Sequence[Node]) -> None:
         self._policy, self._backend = policy, backend
-        self._oracle = SimStepOracle(backend, nodes) if getattr(policy, "needs_oracle", False) else None
+        self._oracle = SimStepOracle(backend, nodes) if Capability.ORACLE in needs_of(policy) else None
         self.decision_s: list[float] = []
 
     def plan(self, view: Snapshot) -> Plan:
@@ -222,7 +223,7 @@ def run_experiment(
         offered_load=yardstick.load(list(demands.values())),
         left_out=world.left_out,
         clipped=world.clipped,
-        oracle=bool(getattr(policy, "needs_oracle", False)),
+        oracle=Capability.ORACLE in needs_of(policy),
         decisions=len(watched.decision_s),
         decision_ms_mean=float(decision_ms.mean()),
         decision_ms_p99=float(np.percentile(decision_ms, 99)),
