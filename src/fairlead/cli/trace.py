@@ -146,7 +146,7 @@ def export(
     and changes took.
     """
     directory = directory_of(state)
-    made = _read(database or load(directory.path).database_url(directory.path), None)
+    made = _read(database or load(directory.path).server.database or str(directory.path), None)
     if last_s is not None:
         assert made.origin is not None, "a journal has its own clock"
         made = reshape.between(made, from_s=max(0.0, time.time() - made.origin - last_s))
