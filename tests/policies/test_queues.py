@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.loop import Policy
 from fairlead.policies.fifo import Backfill, Fifo
 from fairlead.policies.ranked import FewestGpus, ShortestRemainingGpuTimeOracle, ShortestRemainingTimeOracle
 from fairlead.testing import Scenario, job, make_view
@@ -131,7 +132,14 @@ def test_who_goes_first_takes_someones_gpus_if_no_type_is_idle() -> None:
     Scenario(nodes="a100=1x4,v100=1x4", jobs=jobs, expected={"full": 4, "small": "n0[0]"}).check(FewestGpus())
 
 
-def test_a_choosy_job_gets_its_type_although_one_that_is_not_would_sit_better_there() -> None:
-    """`any` would need two nodes of a100 and one of v100; the v100 are counted for `choosy`."""
+@pytest.mark.parametrize("policy", [Fifo(), FewestGpus()], ids=["fifo", "smallest"])
+@pytest.mark.parametrize("nodes", ["a100=2x1,v100=1x2", "v100=1x2,a100=2x1"])
+def test_of_types_that_are_equally_fast_a_job_takes_the_one_where_it_spans_fewer_nodes(
+    policy: Policy, nodes: str
+) -> None:
+    """Also if a job behind it accepts nothing else: the queue is served one after the other."""
     jobs = [job("any", 2, gpu_types=("a100", "v100")), job("choosy", 2, gpu_types=("v100",))]
-    Scenario(nodes="a100=2x1,v100=1x2", jobs=jobs, expected={"any": 2, "choosy": 2}).check(FewestGpus())
+    view = make_view(nodes, jobs)
+    plan = policy.plan(view)
+    assert {view.nodes[node].gpu_type for node in plan.allocations["any"].nodes} == {"v100"}
+    assert "choosy" not in plan.allocations

@@ -119,7 +119,9 @@ def ordered_rows() -> list[Row]:
         rows.append(Row(name, "behind", "small", of("1x4", *queue, now=2.0), without_named, says=ahead))
     promised = (queue[0], job("small", 1, submitted_at=2.0, estimate_s=80.0), queue[2])
     says = "it may pass with a time limit of at most 88 s, and states none"
-    rows.append(Row("easy", "behind", "small", of("1x4", *queue, now=2.0), instead(of("1x4", *promised, now=2.0)), says))
+    rows.append(
+        Row("easy", "behind", "small", of("1x4", *queue, now=2.0), instead(of("1x4", *promised, now=2.0)), says)
+    )
     stated = (job("holder", 3, on="n0[0,1,2]", estimate_s=90.0, gpus_min=1), job("small", 2))
     says = "holds 3 for up to 50 s, by its time limit, and this policy neither preempts nor shrinks it"
     return [*rows, Row("fifo", "waiting", "small", of("1x4", *stated, now=40.0), without_named, says)]
@@ -146,7 +148,9 @@ def weighed_rows() -> list[Row]:
     rows = []
     for name in WEIGHED:
         view = of("1x4", job("holder", 3, on="n0[0,1,2]", name="train"), job("small", 2), now=10.0)
-        says = "needs 2 GPUs, 1 is free; to stop job holder (train), which holds 3 and cannot shrink, would cost the objec"
+        says = (
+            "needs 2 GPUs, 1 is free; to stop job holder (train), which holds 3 and cannot shrink, would cost the objec"
+        )
         rows.append(Row(name, "outweighed", "small", view, without_named, says))
         spans = of("2x2", job("holder", 2, on="n0[0] n1[0]", preemptible=False), job("small", 2))
         says = "needs 2 GPUs and 2 are free, but not on one node (1 on n0, 1 on n1), and job holder spans nodes"
@@ -236,8 +240,8 @@ def wrapping_rows() -> list[Row]:
             "waits for up to 30 s", make_policy("minimum-run+smallest")),
         Row("least-loss", "least-loss", "first", lambda: victims(both_saved=False),
             lambda _v, _r: victims(both_saved=True), "in place of job second", make_policy("least-loss+tiresias")),
-        Row("drain", "drain", "one", lambda: emptied(by=150.0), lambda _v, _r: emptied(by=None), "has to be empty in 50 s",
-            make_policy("drain+tiresias")),
+        Row("drain", "drain", "one", lambda: emptied(by=150.0), lambda _v, _r: emptied(by=None),
+            "has to be empty in 50 s", make_policy("drain+tiresias")),
         Row("outsiders", "outside", "two", lambda: intruded(outside=(1,)), lambda _v, _r: intruded(outside=()),
             "used by processes", make_policy("outsiders+tiresias")),
         Row("tenancy", "queue-limit", "ann2", anns, same, "queue default has 2 GPUs, and may have 2",

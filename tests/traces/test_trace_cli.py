@@ -142,6 +142,12 @@ def test_generate_refuses_load_and_rate_together_and_odd_sizes():
     assert "expected GPU counts and shares" in " ".join(run("generate", "-", "--sizes", "x").stderr.split())
 
 
+def test_generate_says_which_sizes_of_the_default_mix_it_goes_without():
+    told = run("generate", "-", "--jobs", 5, "--gpus", 8).stderr
+    assert told.startswith("note: the default mix of sizes goes without jobs of 16 and 32 GPUs, which 8 cannot hold")
+    assert run("generate", "-", "--jobs", 5, "--gpus", 32).stderr == ""
+
+
 def test_every_option_is_documented():
     for name in command.commands:
         help_text = run(name, "--help").output

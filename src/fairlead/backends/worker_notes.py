@@ -7,10 +7,10 @@ read, and what is no note is passed over.
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from fairlead.backends.files import Line, parse
+from fairlead.backends.regular_file import open_regular
 from fairlead.train.wire import MOST_NOTES, MOST_NOTES_BYTES, NOTE_FIELDS, NOTED
 
 
@@ -34,12 +34,10 @@ class WorkerNotes:
 
     def _new_lines(self) -> list[bytes]:
         try:
-            handle = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            handle = open_regular(self._path, os.O_RDONLY, root=self._path.parents[2])
         except OSError:
             return []
         try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return []
             data = os.pread(handle, max(0, MOST_NOTES_BYTES - self._position), self._position)
         except OSError:
             return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,14 +12,17 @@ import click
 from rich.console import Console
 
 from fairlead.cli.errors import reports_errors
+from fairlead.cli.options import FORMAT
+from fairlead.cli.up import STATE, directory_of
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
 from fairlead.core.types import Node
+from fairlead.server.config import load
 from fairlead.sim.applications import APPLICATIONS, GoodputTruth
 from fairlead.sim.casting import Library
 from fairlead.sim.cluster import nodes_of_four, parse_cluster
 from fairlead.sim.offered_load import Yardstick
-from fairlead.sim.traces import READERS, Trace, read_trace, reshape
+from fairlead.sim.traces import Trace, read_trace, reshape
 from fairlead.sim.traces.canonical import to_csv, to_jsonl
 from fairlead.sim.traces.describe import as_table, true_work_gpu_s
 from fairlead.sim.traces.describe import describe as describe_trace
@@ -70,9 +74,6 @@ def sizes(text: str) -> tuple[tuple[int, float], ...]:
         raise click.BadParameter(f"found {text!r}; expected GPU counts and shares, like 1:0.9,8:0.1") from None
 
 
-FORMAT = click.option(
-    "--format", "format", metavar="NAME", help=f"Format of TRACE; guessed if left out. One of: {', '.join(READERS)}."
-)
 TO = click.option(
     "--to", type=click.Choice(["jsonl", "csv"]), help="Form to write; by OUT's ending if left out, else jsonl."
 )
@@ -126,6 +127,31 @@ def describe(
 def convert(trace_path: str, out: str, format: str | None, to: str | None) -> None:
     """Read a trace in any format and write it in Fairlead's own to OUT (- for standard output)."""
     _write(_read(trace_path, format), out, to)
+
+
+@trace.command()
+@click.argument("out")
+@TO
+@STATE
+@click.option("--database", metavar="URL", help="The service's database, if the configuration does not say.")
+@click.option("--last", "last_s", type=seconds, metavar="TIME", help="Only jobs submitted in this time, like 7d.")
+@click.option("--anonymous", is_flag=True, help="Number the users, and leave out names and labels.")
+@reports_errors
+def export(
+    out: str, to: str | None, state: Path | None, database: str | None, last_s: float | None, anonymous: bool
+) -> None:
+    """Write what the live service has run to OUT (- for standard output), as a trace that can be replayed.
+
+    It may run meanwhile. Of each job that succeeded there is how fast it was, on which GPUs, and how long its starts
+    and changes took.
+    """
+    directory = directory_of(state)
+    made = _read(database or load(directory.path).server.database or str(directory.path), None)
+    if last_s is not None:
+        assert made.origin is not None, "a journal has its own clock"
+        made = reshape.between(made, from_s=max(0.0, time.time() - made.origin - last_s))
+    _write(reshape.anonymous(made) if anonymous else made, out, to)
+    click.echo(f"{len(made.jobs):,} jobs", err=True)
 
 
 @trace.command()
@@ -257,6 +283,9 @@ def generate(  # one parameter per option is click's way
         session_jobs=session_jobs,
         seed=seed,
     )
+    if left_out := workload.too_large:
+        told = f"jobs of {' and '.join(map(str, left_out))} GPUs, which {workload.most} cannot hold"
+        click.echo(f"note: the default mix of sizes goes without {told}; state another with --sizes", err=True)
     if applications is None:
         _write(generate_trace(workload), out, to)
         return
@@ -288,7 +317,7 @@ def _with_failures(made: Trace, failures: dict[str, float], nodes: int | None, s
 def _read(path: str, format: str | None) -> Trace:
     made = read_trace(path, format)
     for reason, count in made.skipped.items():
-        click.echo(f"warning: {path}: left out {count:,} of the entries: {reason}", err=True)
+        click.echo(f"warning: {made.source}: left out {count:,} of the entries: {reason}", err=True)
     return made
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Plan
 from fairlead.policies.filling import Indices, start_waiting, waiting
+from fairlead.policies.gpu_speeds import Speeds, check_gpu_type, speeds_by
 from fairlead.policies.placing import Room
 from fairlead.policies.reasons import served_reasons
 from fairlead.policies.wait_reason import Discipline
@@ -28,11 +29,19 @@ class Easy:
 
     starvation_free: ClassVar[bool] = True
 
+    #: Of several GPU types with room: `fastest`, the one believed fastest for the job, or `any`, which is drawn.
+    gpu_type: str = "fastest"
+    #: Of that draw.
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_gpu_type("easy", self.gpu_type, self.seed)
+
     def plan(self, view: Snapshot) -> Plan:
-        room, queue = Room(view), waiting(view)
-        allocations = start_waiting(view, queue, skip=False, room=room)
+        room, queue, speeds = Room(view), waiting(view), speeds_by(self.gpu_type, self.seed, view)
+        allocations = start_waiting(view, queue, skip=False, room=room, speeds=speeds)
         left = queue[len(allocations) - len(view.allocations) :]  # strict order: the started ones are in front
-        start_at = _backfill(view, room, allocations, left) if len(left) > 1 else math.inf
+        start_at = _backfill(view, room, allocations, left, speeds) if len(left) > 1 else math.inf
         discipline = Discipline(
             "order of arrival, backfill behind a reservation",
             order=lambda: list(view.jobs),
@@ -50,7 +59,7 @@ def _bar(now: float, job: Job, start_at: float) -> tuple[str, dict[str, float]]:
     return f"it may pass with a time limit of at most {within_s:.0f} s, and {own}", {"within_s": within_s}
 
 
-def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], left: Indices) -> float:
+def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], left: Indices, speeds: Speeds) -> float:
     """Start jobs that do not delay the first in line. Returns when that one should start."""
     columns = view.columns
     demands, ids = columns.demands, columns.ids
@@ -67,7 +76,7 @@ def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], le
         gpus, types = demands[columns.demand_J[job]]
         in_time = bool(in_time_J[job])
         options = tuple(t for t in types or view.node_columns.gpu_types if t != gpu_type or in_time or gpus <= spare)
-        allocation = room.take(gpus, options) if options else None
+        allocation = room.take(gpus, options, speeds(ids[job])) if options else None
         if allocation is None:
             continue
         if view.nodes[allocation.nodes[0]].gpu_type == gpu_type and not in_time:
@@ -84,7 +93,9 @@ def _reservation(
     The time is infinite if it hangs on a job without a promise; no type is reserved if none could ever hold the job.
     """
     best: tuple[str, float, int] | None = None
-    for gpu_type in types or view.node_columns.gpu_types:
+    for gpu_type in view.node_columns.gpu_types:
+        if types and gpu_type not in types:
+            continue
         free = room.free((gpu_type,))
         for end_at, released in _ends(view, allocations, gpu_type):
             free += released

@@ -7,7 +7,7 @@ has all it may have.
 A job runs on one GPU type at a time, so each type is shared out among its own jobs. Those that wait go where the most
 GPUs are left. Whoever changes its number keeps the GPUs it has, as far as it can.
 
-Legend: N nodes in order of joining.
+Legend: N nodes in the order of the snapshot.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _sizes(view: Snapshot) -> dict[str, tuple[int, str]]:
             free[_type(view, job)] -= on_open_nodes(view, job.allocation)
     hungry: list[tuple[int, int, Job]] = []
     for place, job in enumerate(view.jobs.values()):
-        wanted = [_type(view, job)] if job.allocation else job.spec.gpu_types or list(free)
+        wanted = [_type(view, job)] if job.allocation else [t for t in free if t in (job.spec.gpu_types or free)]
         gpu_type = max(wanted, key=lambda name: free.get(name, 0), default="")
         if job.id in sizes or free.get(gpu_type, 0) < job.spec.least:
             continue

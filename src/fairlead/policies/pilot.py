@@ -114,7 +114,8 @@ class Pilot:
 
         problem = options.problem(cost, moved=moved, idle_J=np.zeros(len(weight_J)))
         problem = replace(problem, scale=float((weight_J * highest_J).sum()))
-        behind_J = self._serve_first(view, options, problem, LEASE * pause_J)
+        lease_J = LEASE * pause_J
+        behind_J = self._serve_first(view, options, problem, lease_J)
         answer = allocate(problem)
         # Who cannot run on what there is would be furthest behind in the end, and nobody else would run.
         finite_JTS = np.isfinite(np.minimum(problem.one_JTS, problem.many_JTS)) & (problem.sizes_S > 0)
@@ -124,14 +125,13 @@ class Pilot:
             problem, reserved = _reserved(problem, first), options.jobs[first].id
             answer = allocate(problem)
         allocations = realise(view, [job.id for job in options.jobs], answer.where)
-        lease_J = LEASE * pause_J
         rules = Rules(lambda job_id: self._standing(view.now, options.jobs, job_id, lease_J, behind_J), reserved)
         earned, possible = -answer.cost, -answer.bound
         return Plan(
             allocations,
             weighed_reasons(view, allocations, options, problem, rules=rules),
             bound=min(1.0, max(0.0, 1.0 - earned / possible)) if possible > 0.0 else None,
-            review_at=self._review_at(view, options, allocations),
+            review_at=self._review_at(view, options, allocations, _Turns(behind_J, lease_J)),
         )
 
     def _left(self, view: Snapshot, j: int, options: Choices) -> float:
@@ -178,20 +178,56 @@ class Pilot:
             return Standing(lease_s=left_s)
         return Standing(behind_gpu_s=float(behind_J[j])) if behind_J[j] > 0.0 else None
 
-    def _review_at(self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation]) -> float:
-        """Soon, while a job waits, or one that runs could have more GPUs once it is measured on those it has."""
+    def _review_at(
+        self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation], turns: _Turns
+    ) -> float:
+        """Soon, while a job waits, or one that runs could have more GPUs once it is measured on those it has.
+
+        If no job can change its size there is nothing to be learned: then when a job's turn comes, if ever.
+        """
         if not self.review_s:
             return math.inf
+        rigid = all(job.spec.least == job.spec.most for job in options.jobs)
         for job, by_type in zip(options.jobs, options.appraisals, strict=True):
             allocation = allocations.get(job.id)
             if allocation is None:
-                if any(job.spec.least <= appraisal.most for appraisal in by_type.values()):
-                    return view.now + self.review_s  # it may be behind by then
+                if any(job.spec.least <= appraisal.most for appraisal in by_type.values()):  # it may be behind by then
+                    return self._next_turn(view, options, allocations, turns) if rigid else view.now + self.review_s
                 continue
             appraisal = by_type[view.nodes[allocation.nodes[0]].gpu_type]
-            if appraisal.fit is None or allocation.total == appraisal.most < job.spec.most:
+            if not rigid and (appraisal.fit is None or allocation.total == appraisal.most < job.spec.most):
                 return view.now + self.review_s
         return math.inf
+
+    def _next_turn(
+        self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation], turns: _Turns
+    ) -> float:
+        """When the plan for jobs that cannot be resized may change though nothing happens: a job falls behind, or a
+        lease ends. Until then time only speaks for those that run: they have less left. In whole multiples of
+        `review_s`, as if it had looked all the time."""
+        share = options.gpus / len(options.jobs)
+        first_s = math.inf
+        for job, behind, lease_s in zip(options.jobs, turns.behind_J, turns.lease_J, strict=True):
+            holds = allocations[job.id].total if job.id in allocations else 0
+            begun = view.now if allocations.get(job.id) != job.allocation else job.since
+            left_s = begun + lease_s - view.now
+            if self.floor and holds and left_s > 0.0:
+                first_s = min(first_s, left_s)
+            elif behind > 0.0 and holds:
+                first_s = 0.0  # until it has caught up, it and a waiting job may change places at any time
+            elif behind <= 0.0 and self.floor * share > holds:
+                first_s = min(first_s, -behind / (self.floor * share - holds))
+        return (
+            view.now + self.review_s * max(1.0, math.ceil(first_s / self.review_s)) if first_s < math.inf else first_s
+        )
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """How far behind each job is, in GPU-seconds, and how long each may keep GPUs it was given."""
+
+    behind_J: Floats
+    lease_J: Floats
 
 
 def _add_price(problem: Problem, j: int, lacking_S: Floats) -> None:

@@ -26,6 +26,7 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Columns, Floats, Snapshot
 from fairlead.core.types import Allocation, Job, Plan, Reason
 from fairlead.policies.filling import Indices, all_fit, run_first
+from fairlead.policies.gpu_speeds import check_gpu_type, speeds_by
 from fairlead.policies.reasons import Reasons, queued_reasons
 from fairlead.policies.spreading import spread
 
@@ -50,6 +51,10 @@ class Tiresias:
     service: str = "run"
     #: Where a job starts: `tight`, on the fewest nodes and in the tightest gap, or `spread`, on the emptiest nodes.
     placing: str = "tight"
+    #: Of several GPU types with room: `fastest`, the one believed fastest for the job, or `any`, which is drawn.
+    gpu_type: str = "fastest"
+    #: Of that draw.
+    seed: int = 0
     #: Service forgiven at a promotion. If this memory is lost, promotions are.
     _forgiven: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     #: With `entry`, the queue each job was last seen in and its turn there. If this memory is lost, turns are taken
@@ -62,6 +67,7 @@ class Tiresias:
             raise InvalidSpec(f"tiresias: thresholds are {self.thresholds}; expected positive numbers that rise")
         if not 0 <= self.promote < math.inf:
             raise InvalidSpec(f"tiresias: promote is {self.promote}; expected a number of at least 0")
+        check_gpu_type("tiresias", self.gpu_type, self.seed)
         for option, allowed in _CHOICES.items():
             if getattr(self, option) not in allowed:
                 raise InvalidSpec(f"tiresias: {option} is {getattr(self, option)!r}; expected {' or '.join(allowed)}")
@@ -78,7 +84,7 @@ class Tiresias:
             order_J = self._in_turn(columns, queue_J)
         else:
             order_J = _order(columns, queue_J, service_J - limits[queue_J], view.now)
-        allocations, chosen = run_first(view, order_J)
+        allocations, chosen = run_first(view, order_J, speeds=speeds_by(self.gpu_type, self.seed, view))
         if self.placing == "spread":
             allocations = spread(view, allocations, [columns.ids[job] for job in chosen])
         fall_in_s = (limits[queue_J[chosen] + 1] - service_J[chosen]) / columns.gpus_J[chosen]

@@ -137,6 +137,7 @@ SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "unsaved": lambda body: f"could not be saved at step {body['step']}: {body['why']}",
     "left-behind": _left_behind,
     "order-refused": _order_refused,
+    "put-aside": lambda body: f"a directory that belonged to another job lay in its place; it is now {body['moved']}",
     "cannot-start": lambda body: f"cannot be started now, and is tried again: {body['why']}",
     "cannot-hear": lambda body: f"its supervisor cannot be heard: {body['why']}",
     "unreadable": lambda body: f"something that its supervisor said cannot be read: {body['why']}",

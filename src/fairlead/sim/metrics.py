@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import Message
 from fairlead.core.types import Phase
 from fairlead.sim.ledger import Ledger
@@ -73,6 +74,8 @@ class JobOutcome:
     rho: float | None
     rho_themis: float | None
     rho_shockwave: float | None
+    #: It arrived in the measured window.
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +136,44 @@ class Measured:
     timeline: Timeline
 
 
-def measure(messages: Iterable[Message], *, alone_s: Mapping[str, float] | None = None) -> Measured:
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is measured: from `warmup_s` after the first submission on, for `window_s`. All of it by default.
+
+    Jobs count that arrive in it, whenever they end; of the cluster, what happens in it.
+    """
+
+    warmup_s: float = 0.0
+    window_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.warmup_s < math.inf and self.window_s > 0.0):
+            raise InvalidSpec(
+                f"the warm-up is {self.warmup_s:g} s and the window {self.window_s:g} s; expected a warm-up of at "
+                "least 0 and a window above 0"
+            )
+
+    def counts(self, since_first_s: float) -> bool:
+        """Whether a job counts that arrives so long after the first one."""
+        return self.warmup_s <= since_first_s < self.warmup_s + self.window_s
+
+
+EVERYTHING = Window()
+
+
+def measure(
+    messages: Iterable[Message], *, alone_s: Mapping[str, float] | None = None, window: Window = EVERYTHING
+) -> Measured:
     """Read a whole journal, oldest message first. `alone_s`: seconds each job would take alone on what it asked for."""
-    ledger = Ledger()
+    ledger = Ledger(warmup_s=window.warmup_s, window_s=window.window_s)
     ledger.read(messages)
     ledger.close()
     lives, timeline = list(ledger.lives.values()), ledger.timeline()
     jobs = _outcomes(lives, timeline, now=ledger.now, alone_s=alone_s or {})
-    return Measured(_summary(jobs, lives, timeline), jobs, timeline)
+    if window != EVERYTHING:
+        first_s = timeline.start_s
+        jobs = tuple(replace(job, counted=window.counts(job.submitted_at - first_s)) for job in jobs)
+    return Measured(_summary(jobs, lives, timeline, window), jobs, timeline)
 
 
 def _outcomes(
@@ -172,7 +205,7 @@ def _outcomes(
                 queue_s=max(0.0, life_s - life.held_s),
                 held_s=life.held_s,
                 run_s=life.run_s,
-                held_gpu_s=life.useful_gpu_s + life.restart_gpu_s + life.lost_gpu_s,
+                held_gpu_s=life.held_gpu_s,
                 starts=life.attempt,
                 preemptions=life.preemptions,
                 rescales=life.rescales,
@@ -219,7 +252,11 @@ def _contention(timeline: Timeline, demand: Floats, starts: Floats, ends: Floats
     return np.maximum(1.0, average)
 
 
-def _summary(jobs: Sequence[JobOutcome], lives: Sequence[Life], timeline: Timeline) -> Metrics:
+def _summary(all_jobs: Sequence[JobOutcome], all_lives: Sequence[Life], whole: Timeline, window: Window) -> Metrics:
+    """The jobs that count, and the cluster while it counts."""
+    jobs = [job for job in all_jobs if job.counted]
+    lives = [life for life, job in zip(all_lives, all_jobs, strict=True) if job.counted]
+    timeline = _clipped(whole, window)
     done = [job for job in jobs if job.phase is Phase.SUCCEEDED]
     jct = np.array([job.jct_s for job in done], dtype=np.float64)
     queue = np.array([job.queue_s for job in done], dtype=np.float64)
@@ -247,7 +284,7 @@ def _summary(jobs: Sequence[JobOutcome], lives: Sequence[Life], timeline: Timeli
         queue_p50_s=_percentile(queue, 50),
         queue_p99_s=_percentile(queue, 99),
         wait_first_mean_s=_mean(np.array(waits)),
-        makespan_s=max(ends) - timeline.start_s if ends else None,
+        makespan_s=max(ends) - min(job.submitted_at for job in jobs) if ends else None,
         rho_worst=_worst(rho),
         rho_mean=_mean(rho),
         unfair_share=_mean(rho > UNFAIR_RHO),
@@ -261,10 +298,10 @@ def _summary(jobs: Sequence[JobOutcome], lives: Sequence[Life], timeline: Timeli
         unfair_shockwave_share=_mean(rho_shockwave > UNFAIR_RHO),
         utilisation=_ratio(timeline.integral(timeline.gpus_in_use), timeline.integral(timeline.gpus)),
         fragmentation=_ratio(timeline.integral(timeline.stranded), idle_gpu_s),
-        gpu_h_useful=math.fsum(life.useful_gpu_s for life in lives) / _HOUR_S,
-        gpu_h_restart=math.fsum(life.restart_gpu_s for life in lives) / _HOUR_S,
+        gpu_h_useful=math.fsum(life.useful_gpu_s for life in all_lives) / _HOUR_S,
+        gpu_h_restart=math.fsum(life.restart_gpu_s for life in all_lives) / _HOUR_S,
         gpu_h_idle=idle_gpu_s / _HOUR_S,
-        gpu_h_lost=math.fsum(life.lost_gpu_s for life in lives) / _HOUR_S,
+        gpu_h_lost=math.fsum(life.lost_gpu_s for life in all_lives) / _HOUR_S,
         restarts_per_job=_mean(np.array([job.starts - 1 for job in started])),
         preemptions=sum(job.preemptions for job in jobs),
         rescales=sum(job.rescales for job in jobs),
@@ -273,6 +310,14 @@ def _summary(jobs: Sequence[JobOutcome], lives: Sequence[Life], timeline: Timeli
         node_hours=timeline.integral(timeline.healthy_nodes) / _HOUR_S,
         cost=timeline.integral(timeline.price_per_hour) / _HOUR_S,
     )
+
+
+def _clipped(timeline: Timeline, window: Window) -> Timeline:
+    """The same series, measured in the window only."""
+    if window == EVERYTHING:
+        return timeline
+    start_s = min(timeline.start_s + window.warmup_s, timeline.end_s)
+    return replace(timeline, start_s=start_s, end_s=min(start_s + window.window_s, timeline.end_s))
 
 
 def _mean(values: Any) -> float | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import JobSpec, Node
@@ -77,7 +78,7 @@ _CORNERS = (
 
 
 def _with_oracle(policy: Policy, view: Snapshot) -> Snapshot:
-    if not getattr(policy, "needs_oracle", False):
+    if Capability.ORACLE not in needs_of(policy):
         return view
     return replace(view, oracle=lambda job_id: float(zlib.crc32(job_id.encode()) % 1000))
 

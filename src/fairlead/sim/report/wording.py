@@ -36,6 +36,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}{_TIE}%" if 0 < abs(share) < 0.0995 else f"{100 * share:.0f}{_TIE}%"
 
 
+def change(share: float) -> str:
+    """A difference, with its sign; none where it would be a zero."""
+    return percent(0.0) if abs(share) < 0.0005 else f"{'+' if share > 0 else ''}{percent(share)}"
+
+
 def number(value: float) -> str:
     """Three significant digits below 100, whole above, thousands set apart."""
     if value == 0 or abs(value) >= 100 or float(value).is_integer():
@@ -113,12 +118,13 @@ TABLE: tuple[tuple[str, tuple[Row, ...]], ...] = (
     (
         "GPUs",
         (
-            Row("utilisation", "in use", percent, 1, hint="GPU-hours held over GPU-hours of healthy nodes"),
-            Row("fragmentation", "fragmentation", percent, hint="share of idle GPUs that sit on partly used nodes"),
+            # Neither more nor less is better: a GPU that is held need not be put to good use.
+            Row("utilisation", "in use", percent, 0, hint="GPU-hours held over GPU-hours of healthy nodes"),
+            Row("fragmentation", "fragmentation", percent, 0, hint="share of idle GPUs that sit on partly used nodes"),
             Row("gpu_h_useful", "GPU-hours, useful", number, 0),
             Row("gpu_h_restart", "GPU-hours, restarting", hint="held while starting, rescaling or stopping"),
             Row("gpu_h_lost", "GPU-hours, lost to faults", number, optional=True),
-            Row("gpu_h_idle", "GPU-hours, idle", number),
+            Row("gpu_h_idle", "GPU-hours, idle", number, 0, hint="to hold GPUs for nothing makes it less, too"),
             Row("node_hours", "node-hours", number, hint="of healthy nodes, idle or not"),
             Row("cost", "cost", number, optional=True, hint="price of every healthy node, idle or not"),
         ),

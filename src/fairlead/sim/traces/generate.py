@@ -39,7 +39,7 @@ class Workload:
     load: float | None = None
     #: Jobs per hour, on average.
     rate_per_h: float | None = None
-    #: (GPUs, share of sessions); shares need not sum to 1, sizes beyond `widest` are left out.
+    #: (GPUs, share of sessions); shares need not sum to 1. Of the default mix, sizes beyond `widest` are left out.
     sizes: tuple[tuple[int, float], ...] = PHILLY_SIZES
     #: Durations are a mixture of two lognormals: short trials, and runs with a heavy tail.
     trial_share: float = 0.3
@@ -80,9 +80,19 @@ class Workload:
             raise InvalidSpec(
                 f"sizes are {self.sizes!r}; expected one of at most {self.most} GPUs with a share above 0"
             )
+        if self.too_large and self.sizes != PHILLY_SIZES:
+            raise InvalidSpec(
+                f"sizes: jobs of {' and '.join(map(str, self.too_large))} GPUs do not fit the cluster's {self.most}, "
+                "and the mix would not be the one asked for; leave them out, or generate for more GPUs (--gpus)"
+            )
         for size, share in self.sizes:
             _require("sizes: GPUs", size, at_least=1)
             _require("sizes: share", share, at_least=0)
+
+    @property
+    def too_large(self) -> tuple[int, ...]:
+        """Sizes with a share that the cluster cannot hold."""
+        return tuple(size for size, share in self.sizes if size > self.most and share > 0)
 
     @property
     def most(self) -> int:
