@@ -93,13 +93,12 @@ def time_left_s(view: Snapshot, job: Job) -> float:
 def held_until(view: Snapshot, job: Job, gpus: int, *, because: str = "") -> str:
     """How long a job keeps GPUs that nothing takes from it: "holds 3 until it ends: it states no time limit"."""
     left_s = time_left_s(view, job)
-    verb = "holds" if job.allocation else "gets"
     if 0.0 < left_s < math.inf:
-        return f"{named(job)} {verb} {gpus} for up to {left_s:.0f} s, by its time limit" + (
+        return f"{named(job)} holds {gpus} for up to {left_s:.0f} s, by its time limit" + (
             f", and {because}" if because else ""
         )
     limit = "it states no time limit" if left_s else "its time limit is over"
-    return f"{named(job)} {verb} {gpus} until it ends: {limit}" + (f" and {because}" if because else "")
+    return f"{named(job)} holds {gpus} until it ends: {limit}" + (f" and {because}" if because else "")
 
 
 def shut_nodes(view: Snapshot, job: Job) -> str:
@@ -283,9 +282,8 @@ class Waits:
         job, discipline = holder.job, self._discipline
         rigid = "cannot shrink" if job.spec.least >= holder.gpus else ""
         if holder.is_ahead:
-            verb = "holds" if job.allocation else "gets"
             floor = f", cannot run on fewer than {job.spec.least}" if discipline.resizes else ""
-            return f"{named(job)} {verb} {holder.gpus}{floor} and goes first ({discipline.rule})"
+            return f"{named(job)} holds {holder.gpus}{floor} and goes first ({discipline.rule})"
         if discipline.preempts:
             return held_until(self._view, job, holder.gpus, because=rigid or "must not be stopped")
         because = rigid or "this policy neither preempts nor shrinks it"

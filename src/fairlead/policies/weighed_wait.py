@@ -243,12 +243,11 @@ def _apart(one: float, other: float) -> tuple[str, str]:
 
 def _has(offer: Offer) -> str:
     rigid = f" and {'cannot shrink' if offer.job.spec.least >= offer.has else f'needs {offer.job.spec.least}'}"
-    return f"{'holds' if offer.job.allocation else 'gets'} {offer.has}{rigid}"
+    return f"holds {offer.has}{rigid}"
 
 
 def _taken(offer: Offer) -> str:
     if offer.left:
         return f"take {offer.has - offer.left} of {named(offer.job)}'s {counted(offer.has, 'GPU')}"
     rigid = " and cannot shrink" if offer.job.spec.least >= offer.has else ""
-    stop, has = ("stop", "holds") if offer.job.allocation else ("leave out", "gets")
-    return f"{stop} {named(offer.job)}, which {has} {offer.has}{rigid},"
+    return f"stop {named(offer.job)}, which holds {offer.has}{rigid},"
