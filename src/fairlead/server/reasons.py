@@ -137,7 +137,7 @@ def _dependency(published: Published, job: Job) -> Reason:
         return Reason("dependency-failed", f"depends on job {'; and on job '.join(lost)}")
     noun = "job" if len(job.waits_for) == 1 else "jobs"
     text = f"waits for {noun} {', '.join(job.waits_for)} to succeed"
-    return Reason("dependency", text, {"jobs": len(job.waits_for)})
+    return Reason("dependency", text, {"jobs": len(job.waits_for)}, job.waits_for)
 
 
 def _planned(published: Published, job: Job) -> Reason:

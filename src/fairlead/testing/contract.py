@@ -96,6 +96,9 @@ def _check_reasons(view: Snapshot, plan: Plan) -> None:
             raise PolicyContractError("reasons", f"job {job_id} has {reason!r}", view)
         if any(math.isnan(number) for number in reason.numbers.values()):
             raise PolicyContractError("reasons", f"job {job_id} has a number that is none: {reason.numbers}", view)
+        if unknown := set(reason.jobs) - view.jobs.keys() | {job_id} & set(reason.jobs):
+            problem = f"job {job_id} has a reason that rests on job {min(unknown)}, which is itself or no live job"
+            raise PolicyContractError("reasons", problem, view)
 
 
 def _facts(view: Snapshot) -> dict[str, object]:
