@@ -32,7 +32,7 @@ def test_a_job_of_higher_priority_starts_before_those_that_came_earlier() -> Non
     assert sizes(plan) == {"late": 4}
     assert plan.reasons["early"].code == "priority"
     assert plan.reasons["early"].text == (
-        "waits: 1 job of higher priority than its 0 needs 4 of the 4 GPUs there are, and this one needs 4"
+        "waits: 1 job of higher priority than its 0 needs 4 of 4 GPUs in all, and this one needs 4"
     )
 
 

@@ -234,7 +234,7 @@ def wrapping_rows() -> list[Row]:
         Row("window", "far-back", "small", two, instead(of("1x2", job("small", 1))), "1 job is before it",
             make_policy("window:most=1+fifo")),
         Row("by-priority", "priority", "small", ranks, without_named,
-            "1 job of higher priority than its 0 needs 3 of the 4 GPUs there are, and this one needs 2",
+            "1 job of higher priority than its 0 needs 3 of 4 GPUs in all, and this one needs 2",
             make_policy("by-priority+fifo")),
         Row("minimum-run", "minimum-run", "one", of("1x4", *young, now=30.0), instead(of("1x4", *young, now=61.0)),
             "waits for up to 30 s", make_policy("minimum-run+smallest")),

@@ -54,7 +54,7 @@ class ByPriority(Wearer):
             first += f" and {counted(rest, 'job')} that {'runs or came' if rest == 1 else 'run or came'} first"
         gpus = sum(other.allocation.total if _stays(other) else self._needs(other) for other in ahead)
         need = "needs" if len(ahead) == 1 else "need"
-        text = f"waits: {first} {need} {gpus} of the {counted(rank.there, 'GPU')} there are, and this one needs {needs}"
+        text = f"waits: {first} {need} {gpus} of {counted(rank.there, 'GPU')} in all, and this one needs {needs}"
         numbers = {"needs": needs, "priority": job.spec.priority, "above": len(above), "ahead_gpus": gpus}
         return Reason(PRIORITY, text, {**numbers, "total": rank.there}, rank.ahead)
 
