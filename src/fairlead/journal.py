@@ -13,14 +13,16 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
 from fairlead.core.messages import COMMANDS, JobSubmitted, Message, decode, encode
 from fairlead.core.state import State
+from fairlead.database_url import HIDDEN, is_postgres, without_password
 
 #: What marks an SQLite file as a journal ("FLJ1") or as the database of a service ("FLS1"), which has one in it: a
 #: service must not take a mere journal for its database. And the version of a journal's table.
@@ -34,9 +36,6 @@ CREATE TABLE journal (
     body TEXT NOT NULL, crc BIGINT NOT NULL
 )
 """
-#: How the URL of a PostgreSQL database begins; the second names a driver, as the service does.
-POSTGRES = ("postgresql://", "postgresql+psycopg://", "postgres://")
-
 #: The database in a state directory, unless the service uses another.
 STATE_DATABASE = "fairlead.db"
 
@@ -139,6 +138,7 @@ def read_journal(source: Path | str, *, after: int = 0) -> Iterator[tuple[int, M
 
     `source` is a journal file, the database of a service, a state directory that has one, or its PostgreSQL URL.
     """
+    source = _database_in(Path(source)) if Path(source).is_dir() else source
     if is_postgres(source):
         yield from _read_postgres(str(source), after)
         return
@@ -154,34 +154,31 @@ def read_journal(source: Path | str, *, after: int = 0) -> Iterator[tuple[int, M
         db.close()
 
 
-def is_postgres(source: Path | str) -> bool:
-    return isinstance(source, str) and source.startswith(POSTGRES)
-
-
 def journal_file(source: Path | str) -> Path:
-    """The SQLite file of a journal: itself, as a URL, or in a state directory. InvalidSpec if there is none."""
+    """The SQLite file of a journal, named by its path or as a URL. InvalidSpec if there is none."""
     if isinstance(source, str) and source.startswith("sqlite:///"):
         source = unquote(source.removeprefix("sqlite:///"))
     path = Path(source)
-    if path.is_dir():
-        if not (path / STATE_DATABASE).is_file():
-            raise InvalidSpec(
-                f"{path} is a directory without {STATE_DATABASE}; if it is of a service with another "
-                "database, name that: postgresql://user@host/name"
-            )
-        path = path / STATE_DATABASE
     if not path.is_file():
         raise InvalidSpec(f"there is no journal at {path}")
     return path
 
 
-def without_password(url: str) -> str:
-    """For messages and results."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{host}"))
+def _database_in(directory: Path) -> Path | str:
+    """Where the service of a state directory has its journal: in another database, if it says so, else beside it."""
+    named = ""
+    with suppress(OSError, ValueError, AttributeError):
+        named = json.loads((directory / "cluster.json").read_text(encoding="utf-8")).get("database", "")
+    if HIDDEN in named:
+        raise InvalidSpec(f"the service of {directory} uses {named}: name that database itself, with its password")
+    if is_postgres(named) or (named and Path(named).is_file()):
+        return named if is_postgres(named) else Path(named)
+    if not (directory / STATE_DATABASE).is_file():
+        raise InvalidSpec(
+            f"{directory} is a directory without {STATE_DATABASE}; if it is of a service with another database, name "
+            "that: postgresql://user@host/name"
+        )
+    return directory / STATE_DATABASE
 
 
 def _read_postgres(url: str, after: int) -> Iterator[tuple[int, Message]]:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import create_engine, inspect
 
 from fairlead.cli.main import main
+from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import Message
 from fairlead.journal import MemoryJournal, read_journal, save_journal
 from fairlead.server.store import Store
@@ -84,6 +85,18 @@ def test_the_state_directory_and_the_database_are_traces_for_every_verb(
         compared = figures("compare", sqlite_url, "--policies", "fifo,pilot", "--workers", 1, "-o", "json")
     runs = compared["runs"] if isinstance(compared, dict) else compared
     assert [run["completed"] for run in runs] == [16, 16]
+
+
+def test_a_state_directory_whose_service_uses_another_database_leads_there(served: str, tmp_path: Path) -> None:
+    """Also where an older file of its own is still beside it: that would be the wrong week."""
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "cluster.json").write_text(json.dumps({"database": served.removeprefix("sqlite:///")}))
+    save_journal(state / "fairlead.db", [])
+    assert len(read_trace(state).jobs) == 16
+    (state / "cluster.json").write_text(json.dumps({"database": "postgresql://fairlead:***@db/fairlead"}))
+    with pytest.raises(InvalidSpec, match="name that database itself, with its password"):
+        read_trace(state)
 
 
 def test_replayed_under_the_same_policy_it_fares_as_it_did(served: str, week: tuple[list[Message], Any]) -> None:

@@ -29,9 +29,10 @@ from fairlead.client.errors import ClientError
 from fairlead.client.finding import Server
 from fairlead.client.http import Http, Patience
 from fairlead.core.errors import FairleadError
+from fairlead.database_url import without_password
 from fairlead.server.config import Config, load
 from fairlead.server.directory import Directory, account, run_on
-from fairlead.server.keys import InvalidConfig, without_password
+from fairlead.server.keys import InvalidConfig
 
 if TYPE_CHECKING:
     from fairlead.server.inspecting import Inspected

@@ -17,11 +17,11 @@ from uuid import uuid4
 from fairlead.backends.identity import read_identity
 from fairlead.backends.unclaimed import end_unclaimed, find_unclaimed
 from fairlead.core.errors import BackendError
+from fairlead.database_url import without_password
 from fairlead.server.auth import digest
 from fairlead.server.directory import Directory, JobNumbers, run_on
 from fairlead.server.identity import ClusterFile, DatabaseRecord, DirectoryRecord, ForeignDatabase, Pair, check_pair
 from fairlead.server.inspecting import find_record, refuse_second_controller
-from fairlead.server.keys import without_password
 from fairlead.server.store import Store
 
 #: Directories of jobs that are looked at to know whose `jobs/` is.

@@ -14,9 +14,9 @@ from sqlalchemy import Connection, Row, Table, delete, func, insert, select, tup
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from fairlead.core.errors import BackendError, InvalidSpec
+from fairlead.database_url import without_password
 from fairlead.server.database import Database, Postgres, find_database, open_database, reason, taken
 from fairlead.server.inspecting import find_record, inspect, refuse_second_controller
-from fairlead.server.keys import without_password
 from fairlead.server.tables import cluster, controller, metadata
 
 #: Rows that are in memory at a time.

@@ -25,7 +25,8 @@ from fairlead.core.node_order import in_order
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import JobSpec, Node, Plan
-from fairlead.journal import MemoryJournal, without_password
+from fairlead.database_url import without_password
+from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
 from fairlead.sim import job_table
 from fairlead.sim.adapting import Freedom, adapts, freedom

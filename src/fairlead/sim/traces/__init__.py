@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.journal import POSTGRES, without_password
+from fairlead.database_url import POSTGRES, without_password
 from fairlead.sim.traces.formats import READERS, TraceFormat, find_format, format_names, guess_format
 from fairlead.sim.traces.journal import read_journal_trace
 from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Trace, TraceJob, TraceNode

@@ -146,7 +146,9 @@ READERS: dict[str, TraceFormat] = {
         TraceFormat(
             "journal",
             journal.read_journal_trace,
-            lambda head: head.text.startswith(journal.MAGIC) or STATE_DATABASE in head.names,
+            lambda head: (
+                head.text.startswith(journal.MAGIC) or not {STATE_DATABASE, "cluster.json"}.isdisjoint(head.names)
+            ),
             "a Fairlead journal, or a service's state directory or database: the jobs that succeeded, as measured",
         ),
         TraceFormat("swf", swf.read_swf, _sniff_swf, "Standard Workload Format; processors are read as GPUs"),

@@ -13,7 +13,8 @@ from pathlib import Path
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import JobSubmitted, Message, NodeJoined, NodeLost
 from fairlead.core.types import JobSpec
-from fairlead.journal import read_journal, without_password
+from fairlead.database_url import without_password
+from fairlead.journal import read_journal
 from fairlead.sim.metrics import JobOutcome, measure
 from fairlead.sim.traces.assemble import JobFields, TraceBuilder
 from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Recording, Trace, TraceNode
