@@ -23,7 +23,9 @@ def test_fifo_lets_nobody_pass_the_first_that_does_not_fit() -> None:
     jobs = [*FULL, job("large", 4), job("small", 1)]
     plan = Scenario(nodes="2x4", jobs=jobs, expected={"a": 4, "b": 2}).check(Fifo())
     assert (plan.reasons["large"].code, plan.reasons["small"].code) == ("waiting", "behind")
-    assert plan.reasons["large"].text == "needs 4 GPUs, 2 are free (strict order of arrival)"
+    assert plan.reasons["large"].text == (
+        "needs 4 GPUs, 2 are free; job a holds 4 until it ends: it states no time limit and cannot shrink"
+    )
 
 
 def test_backfill_lets_whoever_fits_pass() -> None:
@@ -42,7 +44,7 @@ def test_a_job_waits_for_gpus_of_a_type_it_accepts() -> None:
     jobs = [job("v", 4, gpu_types=("v100",)), job("any", 4), job("k", 1, gpu_types=("k80", "v100"))]
     expected = {"v": "n1[0,1,2,3]", "any": "n0[0,1,2,3]"}
     plan = Scenario(nodes="a100=1x4,v100=1x4", jobs=jobs, expected=expected).check(Backfill())
-    assert plan.reasons["k"].numbers == {"needs": 1, "free": 0, "total": 4}
+    assert plan.reasons["k"].numbers == {"needs": 1, "free": 0, "total": 4, "ahead": 0, "held_elsewhere": 4}
 
 
 def test_a_job_is_never_spread_over_gpu_types() -> None:
@@ -54,7 +56,9 @@ def test_a_job_is_never_spread_over_gpu_types() -> None:
 def test_a_job_larger_than_the_open_nodes_is_told_so() -> None:
     plan = Scenario(nodes="2x4", jobs=[job("wide", 8)], draining=["n1"], expected={}).check(Backfill())
     assert plan.reasons["wide"].code == "too-large"
-    assert plan.reasons["wide"].text == "needs 8 GPUs; the nodes open to it have 4"
+    assert plan.reasons["wide"].text == (
+        "needs 8 GPUs; the nodes open to it have 4; 4 more are on node n1, which drains"
+    )
 
 
 def test_lost_and_draining_nodes_get_nothing_new() -> None:
@@ -67,7 +71,9 @@ def test_fewest_gpus_takes_gpus_from_larger_jobs() -> None:
     jobs = [job("wide", 4, on="n0[0,1,2,3]"), job("pair", 2), job("one", 1)]
     plan = Scenario(nodes="1x4", jobs=jobs, expected={"one": 1, "pair": 2}).check(FewestGpus())
     assert plan.reasons["wide"].code == "preempted"
-    assert plan.reasons["wide"].text == "gives its 4 GPUs to jobs that go first (fewest GPUs first)"
+    assert plan.reasons["wide"].text == (
+        "gives its 4 GPUs to jobs that go first (fewest GPUs first): job one gets 1, job pair gets 2"
+    )
 
 
 def test_fewest_gpus_goes_by_arrival_among_equals() -> None:

@@ -63,7 +63,7 @@ def test_another_user_sees_a_row_and_nothing_else(plane: StillPlane, secretive: 
     (row,) = plane.service.jobs(BOB, Query())["jobs"]
     assert (row["id"], row["user"], row["state"], row["name"]) == (secretive, "ann", "RUNNING", "a name")
     assert (row["progress"], row["budget"], row["batch"], row["detail"]) == (None, None, None, "")
-    assert row["reason"] == {"code": "placed", "text": "placed", "numbers": {}}
+    assert row["reason"] == {"code": "placed", "text": "placed", "numbers": {}, "jobs": []}
     assert not any(word in str(row) for word in WORDS)
 
 
@@ -225,8 +225,10 @@ def test_a_job_that_waits_for_gpus_has_the_policys_reason_with_its_numbers(plane
     plane.controller.until(lambda p: p.plan.reasons.get(job_id))
     told = plane.service.explain(ANN, job_id)
     assert told["reason"]["code"] == "waiting"
-    assert told["reason"]["numbers"] == {"needs": 2.0, "free": 1.0, "total": 4.0}
-    assert told["text"][1].startswith("needs 2 GPUs, 1 is free")
+    assert told["reason"]["numbers"] == {"needs": 2.0, "free": 1.0, "total": 4.0, "ahead": 0.0, "held_elsewhere": 3.0}
+    assert told["reason"]["jobs"] == ["1"]
+    assert told["text"][1].startswith("needs 2 GPUs, 1 is free; job 1 ")
+    assert told["text"][1].endswith(" 3 until it ends: it states no time limit and cannot shrink")
 
 
 def test_a_job_that_failed_waits_for_its_next_try_and_says_until_when(plane: StillPlane) -> None:

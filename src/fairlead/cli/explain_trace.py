@@ -74,9 +74,9 @@ def _to_dict(view: Snapshot, plan: Plan, reasons: dict[str, Reason]) -> dict[str
         numbers = {name: value if math.isfinite(value) else None for name, value in reason.numbers.items()}
         shares = {} if allocation is None else {node: list(gpus) for node, gpus in allocation}
         held = view.jobs[job_id].allocation.total
-        jobs.append(
-            {"job": job_id, "code": reason.code, "why": reason.text, "held": held, "allocation": shares, **numbers}
-        )
+        said = {"job": job_id, "code": reason.code, "text": reason.text, "why": reason.text}
+        evidence = {**numbers, "jobs": list(reason.jobs)}
+        jobs.append({**said, "evidence": evidence, "allocation": shares, **numbers, "held": held})
     return {"at_s": view.now, "bound": plan.bound, "jobs": jobs}
 
 
@@ -90,7 +90,9 @@ def _print_all(view: Snapshot, plan: Plan, reasons: dict[str, Reason]) -> None:
         cells = [_number(reason, key) for key in ("speedup", "speedup_less", "objective_less")]
         cells += [_number(reason, key) for key in ("speedup_more", "objective_more")]
         gpus = f"{gets}" if held == gets else f"{held} > {gets}"
-        lines.append((job_id, gpus, *cells, reason.text.split(" (")[0]))
+        # What follows in brackets on a job that has GPUs is in the columns.
+        why = reason.text if allocation is None else reason.text.split(" (")[0]
+        lines.append((job_id, gpus, *cells, why))
     bound = "" if plan.bound is None else f"; within {plan.bound:.2%} of the best there is"
     print_table(f"decision after {duration(view.now)}: {counted(len(view.jobs), 'job')}{bound}", lines)
 

@@ -20,6 +20,8 @@ class Reason(TypedDict):
     text: str
     #: Not told to other users.
     numbers: NotRequired[dict[str, float | None]]
+    #: Ids of the jobs that decide: those that hold the GPUs, and those that are ahead.
+    jobs: NotRequired[list[str]]
 
 
 class Gpus(TypedDict):

@@ -421,6 +421,8 @@ class Reason:
     text: str
     #: The figures the decision rests on.
     numbers: Mapping[str, float] = field(default_factory=dict)
+    #: Ids of the jobs that decide: those that hold the GPUs, and those that are ahead. The text may not name them all.
+    jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

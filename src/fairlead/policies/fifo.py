@@ -9,7 +9,8 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Plan
 from fairlead.policies.filling import start_waiting, waiting
 from fairlead.policies.gpu_speeds import check_gpu_type, speeds_by
-from fairlead.policies.reasons import queued_reasons
+from fairlead.policies.reasons import queued_reasons, served_reasons
+from fairlead.policies.wait_reason import Discipline
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Fifo:
     def plan(self, view: Snapshot) -> Plan:
         speeds = speeds_by(self.gpu_type, self.seed, view)
         allocations = start_waiting(view, waiting(view), skip=False, speeds=speeds)
-        return Plan(allocations, queued_reasons(view, allocations, "strict order of arrival"))
+        discipline = Discipline("strict order of arrival", order=lambda: list(view.jobs), strict=True)
+        return Plan(allocations, served_reasons(view, allocations, discipline))
 
 
 @dataclass(frozen=True)
@@ -47,4 +49,5 @@ class Backfill:
     def plan(self, view: Snapshot) -> Plan:
         speeds = speeds_by(self.gpu_type, self.seed, view)
         allocations = start_waiting(view, waiting(view), skip=True, speeds=speeds)
-        return Plan(allocations, queued_reasons(view, allocations, "order of arrival, small jobs may pass"))
+        rule = "order of arrival, small jobs may pass"
+        return Plan(allocations, queued_reasons(view, allocations, rule, order=lambda: list(view.jobs)))

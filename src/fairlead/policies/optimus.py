@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -24,11 +24,12 @@ import numpy as np
 from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Snapshot, StepOracle
-from fairlead.core.types import Allocation, Job, Plan, Reason
+from fairlead.core.types import Allocation, Job, Plan
 from fairlead.policies.gpu_speeds import stated_speeds
 from fairlead.policies.placing import realise
-from fairlead.policies.reasons import Reasons, queued_reasons
+from fairlead.policies.reasons import Reasons, served_reasons
 from fairlead.policies.spreading import Counts, Ints, take_emptiest
+from fairlead.policies.wait_reason import Discipline
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,11 @@ def _oracle(view: Snapshot) -> StepOracle:
 
 
 def _reasons(view: Snapshot, allocations: Mapping[str, Allocation]) -> Reasons:
-    def explain(job: Job) -> Reason:
-        fewest = replace(job, spec=replace(job.spec, gpus=job.spec.least))  # what it waits for
-        return queued_reasons(replace(view, jobs={job.id: fewest}), allocations, "largest gain first")[job.id]
-
-    return Reasons(view, explain)
+    """The fewest GPUs that each job can run on come first, and a job waits for those."""
+    discipline = Discipline(
+        "fewest GPUs needed, then order of arrival",
+        order=lambda: sorted(view.jobs, key=lambda job_id: view.jobs[job_id].spec.least),
+        preempts=True,
+        resizes=True,
+    )
+    return served_reasons(view, allocations, discipline)

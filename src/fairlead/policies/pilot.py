@@ -41,9 +41,9 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Phase, Plan
 from fairlead.policies.allocator import Problem, allocate
 from fairlead.policies.appraising import Appraiser, work_left
-from fairlead.policies.explaining import weighed_reasons
+from fairlead.policies.explaining import shut_reasons, weighed_reasons
 from fairlead.policies.placing import realise
-from fairlead.policies.reasons import queued_reasons
+from fairlead.policies.weighed_wait import Rules, Standing
 from fairlead.policies.weighing import Choices, choices
 
 Floats = NDArray[np.float64]
@@ -92,7 +92,7 @@ class Pilot:
 
     def plan(self, view: Snapshot) -> Plan:
         if not view.jobs or not any(node.open for node in view.nodes.values()):
-            return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "by goodput"))
+            return Plan(dict(view.allocations), shut_reasons(view))
         options = choices(view, self._appraiser, reach=1, lore=self.lore)
         worth_J = _worth(options) * np.array([job.spec.weight for job in options.jobs])
         left_J = np.array([self._left(view, j, options) for j in range(len(options.jobs))])
@@ -119,15 +119,17 @@ class Pilot:
         answer = allocate(problem)
         # Who cannot run on what there is would be furthest behind in the end, and nobody else would run.
         finite_JTS = np.isfinite(np.minimum(problem.one_JTS, problem.many_JTS)) & (problem.sizes_S > 0)
+        reserved = None
         first = int(np.where(finite_JTS.any(axis=(1, 2)), behind_J, -np.inf).argmax())
         if behind_J[first] > 0.0 and not answer.where[first] and not options.jobs[first].allocation:
-            problem = _reserved(problem, first)
+            problem, reserved = _reserved(problem, first), options.jobs[first].id
             answer = allocate(problem)
         allocations = realise(view, [job.id for job in options.jobs], answer.where)
+        rules = Rules(lambda job_id: self._standing(view.now, options.jobs, job_id, lease_J, behind_J), reserved)
         earned, possible = -answer.cost, -answer.bound
         return Plan(
             allocations,
-            weighed_reasons(view, allocations, options, problem),
+            weighed_reasons(view, allocations, options, problem, rules=rules),
             bound=min(1.0, max(0.0, 1.0 - earned / possible)) if possible > 0.0 else None,
             review_at=self._review_at(view, options, allocations, _Turns(behind_J, lease_J)),
         )
@@ -165,6 +167,16 @@ class Pilot:
                 continue
             _add_price(problem, j, BEHIND * urgency * np.maximum(0, enough - problem.sizes_S))
         return np.asarray(behind_J)
+
+    def _standing(
+        self, now: float, jobs: Sequence[Job], job_id: str, lease_J: Floats, behind_J: Floats
+    ) -> Standing | None:
+        """What the floor owes a job: as `_serve_first` has it."""
+        j = next(j for j, job in enumerate(jobs) if job.id == job_id)
+        left_s = float(lease_J[j]) - (now - jobs[j].since)
+        if self.floor and jobs[j].allocation and left_s > 0.0:
+            return Standing(lease_s=left_s)
+        return Standing(behind_gpu_s=float(behind_J[j])) if behind_J[j] > 0.0 else None
 
     def _review_at(
         self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation], turns: _Turns

@@ -77,8 +77,12 @@ class ShortestRemainingGpuTimeOracle:
 
 
 def _ranked(view: Snapshot, rank_J: Floats, rule: str, speeds: Speeds) -> Plan:
-    allocations, _ = run_first(view, np.argsort(rank_J, kind="stable"), speeds=speeds)
-    return Plan(allocations, queued_reasons(view, allocations, rule))
+    order_J = np.argsort(rank_J, kind="stable")
+    allocations, _ = run_first(view, order_J, speeds=speeds)
+    reasons = queued_reasons(
+        view, allocations, rule, order=lambda: [view.columns.ids[job] for job in order_J], preempts=True
+    )
+    return Plan(allocations, reasons)
 
 
 def _remaining_s(view: Snapshot, name: str) -> Floats:

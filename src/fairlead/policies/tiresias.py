@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class Tiresias:
     def plan(self, view: Snapshot) -> Plan:
         everyone = all_fit(view) if self.within == "running" and self.placing == "tight" else None
         if everyone is not None:  # then it does not matter who is in which queue
-            return Plan(everyone, self._reasons(view, everyone))
+            return Plan(everyone, self._reasons(view, everyone, None))
         columns = view.columns
         service_J = self._remembered(view) if self.promote else self._service(view)
         limits = self._limits
@@ -91,7 +91,7 @@ class Tiresias:
         review_at = view.now + float(fall_in_s.min(initial=math.inf))
         if self.promote:
             review_at = min(review_at, float(self._promotion_at(columns, service_J, queue_J).min(initial=math.inf)))
-        return Plan(allocations, self._reasons(view, allocations), review_at=review_at)
+        return Plan(allocations, self._reasons(view, allocations, order_J), review_at=review_at)
 
     def _service(self, view: Snapshot) -> Floats:
         if self.service == "held":
@@ -120,8 +120,9 @@ class Tiresias:
     def _queue(self, service: Floats) -> Indices:
         return np.searchsorted(self._limits, service + _TOLERANCE_GPU_S, side="right") - 1
 
-    def _reasons(self, view: Snapshot, allocations: Mapping[str, Allocation]) -> Reasons:
-        reasons = queued_reasons(view, allocations, "least attained service first")
+    def _reasons(self, view: Snapshot, allocations: Mapping[str, Allocation], order_J: Indices | None) -> Reasons:
+        order = None if order_J is None else lambda: [view.columns.ids[job] for job in order_J]
+        reasons = queued_reasons(view, allocations, "least attained service first", order=order, preempts=True)
         forgiven = self._forgiven.copy()  # as of now: a reason may be read later
 
         def explain(job: Job) -> Reason:
@@ -130,7 +131,7 @@ class Tiresias:
             queue = int(self._queue(np.array(service))) + 1
             why = reasons[job.id]
             text = f"{why.text}; queue {queue} of {len(self.thresholds) + 1} after {service:.0f} GPU-s"
-            return Reason(why.code, text, {**why.numbers, "queue": queue, "service_gpu_s": service})
+            return replace(why, text=text, numbers={**why.numbers, "queue": queue, "service_gpu_s": service})
 
         return Reasons(view, explain)
 

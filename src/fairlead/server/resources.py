@@ -153,9 +153,9 @@ def reason_resource(reason: Reason | None, sight: Sight) -> dict[str, Any] | Non
     if reason is None:
         return None
     if sight is Sight.ROW:
-        return {"code": reason.code, "text": reason.code.replace("-", " "), "numbers": {}}
+        return {"code": reason.code, "text": reason.code.replace("-", " "), "numbers": {}, "jobs": []}
     numbers = {name: finite(value) for name, value in reason.numbers.items()}
-    return {"code": reason.code, "text": reason.text, "numbers": numbers}
+    return {"code": reason.code, "text": reason.text, "numbers": numbers, "jobs": list(reason.jobs)}
 
 
 def finite(value: float) -> float | None:

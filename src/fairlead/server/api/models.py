@@ -87,11 +87,12 @@ class Problem(BaseModel):
 
 
 class Why(BaseModel):
-    """Why a job is where it is: a code for programs, a sentence, and the figures it rests on."""
+    """Why a job is where it is: a code for programs, a sentence, the figures it rests on, and the jobs that decide."""
 
     code: str
     text: str
     numbers: dict[str, float | None]
+    jobs: list[str]
 
 
 class Gpus(BaseModel):
