@@ -5,6 +5,7 @@ Only jobs with a performance model can: of a job replayed from a trace nobody kn
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.core.errors import InvalidSpec
@@ -15,6 +16,7 @@ from fairlead.sim.measured import PINNED_GPUS, MeasuredTruth
 from fairlead.sim.traces.record import TraceJob
 from fairlead.sim.truth import Truth
 from fairlead.sim.tuned import TunedTruth
+from fairlead.sim.typed import TypedTruth
 
 #: What can be asked of an experiment; `auto` is what its policy says in its attribute `adapts`.
 #: nothing: GPUs and batch as in the trace. gpus: any number of GPUs that the user's batch can be divided among.
@@ -31,6 +33,11 @@ def adapts(adapt: str, policy: Policy) -> str:
     return str(chosen)
 
 
+def narrower(adapt: str, job: TraceJob) -> str:
+    """What a job may change where its policy makes use of `adapt`: no more than the trace says."""
+    return ADAPTS[1:][min(ADAPTS[1:].index(adapt), ADAPTS[1:].index(job.adapts))] if job.adapts else adapt
+
+
 @dataclass(frozen=True, slots=True)
 class Freedom:
     """How many GPUs a job may get (`gpus` from a policy that does not resize), and the bounds of its batch."""
@@ -41,18 +48,32 @@ class Freedom:
     batch: Batch | None
 
 
-def freedom(job: TraceJob, truth: Truth, *, adapt: str, room: int) -> Freedom:
-    """`room` is the most GPUs of one type that the job could have. What the trace says of its range is kept."""
+def freedom(job: TraceJob, truth: Truth, *, adapt: str, room: int, gpu_types: Sequence[str] = ()) -> Freedom:
+    """`room` is the most GPUs of one type that the job could have. What the trace says of its range is kept.
+
+    `gpu_types` are those it may get: a pipeline has a range that it can run on whichever of them it is given.
+    """
     batch = _batch(job, truth)
     rigid = job.gpus_min == job.gpus == job.gpus_max
+    least = _least(truth, gpu_types)
     if adapt == "nothing" or not rigid or not isinstance(truth, MeasuredTruth | TunedTruth | GoodputTruth):
-        return Freedom(job.gpus, job.gpus_min, job.gpus_max, batch)
+        gpus = max(job.gpus, least)
+        return Freedom(gpus, max(job.gpus_min, least), max(job.gpus_max, gpus), batch)
     assert batch is not None, "whoever has a performance model has a batch"
     most = room if batch.max_total is None else min(room, batch.max_total // batch.min_per_gpu)
-    most = max(most, job.gpus)  # the user may ask for more than is sensible
+    asked = truth.asked if isinstance(truth, TunedTruth) else truth
+    if isinstance(asked, TypedTruth):
+        most = min(most, asked.most_gpus)
+    most = max(most, job.gpus, least)  # the user may ask for more than is sensible
     if not isinstance(truth, GoodputTruth):
         most = min(most, PINNED_GPUS.get(job.model or "", most))
-    return Freedom(min(job.gpus, most), 1, most, batch)
+    return Freedom(min(max(job.gpus, least), most), least, most, batch)
+
+
+def _least(truth: Truth, gpu_types: Sequence[str]) -> int:
+    """GPUs that it can train on whatever type they are."""
+    asked = truth.asked if isinstance(truth, TunedTruth) else truth
+    return max((asked.least_gpus(name) for name in gpu_types), default=1) if isinstance(asked, TypedTruth) else 1
 
 
 def _batch(job: TraceJob, truth: Truth) -> Batch | None:

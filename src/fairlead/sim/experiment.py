@@ -22,7 +22,7 @@ from fairlead.core.state import State
 from fairlead.core.types import JobSpec, Node, Plan
 from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
-from fairlead.sim.adapting import Freedom, adapts, freedom
+from fairlead.sim.adapting import Freedom, adapts, freedom, narrower
 from fairlead.sim.alone import consolidated
 from fairlead.sim.backend import SimBackend
 from fairlead.sim.casting import Library, truth_of
@@ -240,9 +240,10 @@ def prepare(experiment: Experiment) -> World:
     adapt = adapts(experiment.adapt, make_policy(experiment.policy))
     fitting = list(_fitting(trace.jobs, nodes, experiment.oversized))
     for job in fitting:
-        truth = truth_of(job, library, tuple(node_gpus), adapt=adapt)
+        may = narrower(adapt, job)
+        truth = truth_of(job, library, tuple(node_gpus), adapt=may)
         gpu_types = _usable_types(job, truth, node_gpus)
-        free = freedom(job, truth, adapt=adapt, room=_room(total, gpu_types))
+        free = freedom(job, truth, adapt=may, room=_room(total, gpu_types), gpu_types=gpu_types or tuple(node_gpus))
         sim_job = _cast(job, truth, gpu_types, free, costs.of(job.model))
         if experiment.estimates == "none" and job.estimate_s is None:
             sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=None))

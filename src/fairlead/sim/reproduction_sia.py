@@ -247,7 +247,7 @@ def sia_experiment(workload: SiaWorkload, variant: Variant, *, data: SiaData | N
         format=None if data is None else "pollux",
         profiles=None if data is None else str(data.profiles),
         cadence=rules.cadence,
-        costs=rules.costs if data is None else "default",
+        costs=rules.costs if data is None else "sia",
         jobs=rules.jobs,
         estimates="none",  # nobody promises a run time in the paper
         oversized="clip",  # to the GPUs of one type, as the artifact does for policies that do not resize jobs
