@@ -48,19 +48,31 @@ class Freedom:
     batch: Batch | None
 
 
-def freedom(job: TraceJob, truth: Truth, *, adapt: str, room: int, gpu_types: Sequence[str] = ()) -> Freedom:
+def freedom(
+    job: TraceJob,
+    truth: Truth,
+    *,
+    adapt: str,
+    room: int,
+    gpu_types: Sequence[str] = (),
+    batch_limit: str = "application",
+) -> Freedom:
     """`room` is the most GPUs of one type that the job could have. What the trace says of its range is kept.
 
-    `gpu_types` are those it may get: a pipeline has a range that it can run on whichever of them it is given.
+    `gpu_types` are those it may get: a pipeline has a range that it can run on whichever of them it is given. Where
+    `batch_limit` is `requested`, policies are told that the batch it asked for is its largest; it tunes it beyond.
     """
-    batch = _batch(job, truth)
+    bounds = _batch(job, truth)
+    batch = bounds
+    if batch_limit == "requested" and isinstance(truth, TunedTruth):
+        batch = replace(truth.asked.profile.batch, max_total=truth.asked.batch)
     rigid = job.gpus_min == job.gpus == job.gpus_max
     least = _least(truth, gpu_types)
     if adapt == "nothing" or not rigid or not isinstance(truth, MeasuredTruth | TunedTruth | GoodputTruth):
         gpus = max(job.gpus, least)
         return Freedom(gpus, max(job.gpus_min, least), max(job.gpus_max, gpus), batch)
-    assert batch is not None, "whoever has a performance model has a batch"
-    most = room if batch.max_total is None else min(room, batch.max_total // batch.min_per_gpu)
+    assert bounds is not None, "whoever has a performance model has a batch"
+    most = room if bounds.max_total is None else min(room, bounds.max_total // bounds.min_per_gpu)
     asked = truth.asked if isinstance(truth, TunedTruth) else truth
     if isinstance(asked, TypedTruth):
         most = min(most, asked.most_gpus)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from fairlead.core.errors import FairleadError, InvalidPlan, InvalidSpec
 from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
-from fairlead.core.types import JobSpec, Node, Plan
+from fairlead.core.types import Belief, JobSpec, Node, Plan
 from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
 from fairlead.sim.adapting import Freedom, adapts, freedom, narrower
@@ -28,6 +28,7 @@ from fairlead.sim.backend import SimBackend
 from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
+from fairlead.sim.foreknown import one_gpu_lore
 from fairlead.sim.metrics import Measured, measure
 from fairlead.sim.oracle import SimStepOracle
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
@@ -75,6 +76,10 @@ class Experiment:
     in_place: bool = False
     #: Jobs that tune their batch do so at every multiple of this; 0 means only when something else changes.
     retune_every_s: float = 30.0
+    #: What is known of applications before the first job comes: nothing, or one-gpu, a pass on one GPU of each type.
+    foreknown: str = "nothing"
+    #: The largest batch that policies count on of a job that tunes its own: the application's, or the one it asked for.
+    batch_limit: str = "application"
     #: A node that the policy rents joins after so long, and costs from then on.
     provision_s: float = 120.0
 
@@ -139,7 +144,7 @@ def run_experiment(
     policy, cadence = make_policy(experiment.policy), Cadence.parse(experiment.cadence)
     world = prepare(experiment)
     backend = _backend(experiment, world)
-    watched, state = _Watched(policy, backend, world.nodes), State()
+    watched, state = _Watched(policy, backend, world.nodes), _state(world)
     journal = MemoryJournal() if journal is None else journal
     loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(world.jobs))
     try:
@@ -160,6 +165,11 @@ def run_experiment(
         wall_s=time.perf_counter() - begin_wall,
         cpu_s=time.process_time() - begin_cpu,
     )
+
+
+def _state(world: World) -> State:
+    """Of a cluster that knows its applications, and nothing else."""
+    return State.of(replace(State().facts(), lore=world.lore))
 
 
 def _backend(experiment: Experiment, world: World) -> SimBackend:
@@ -195,7 +205,7 @@ def decision_at(experiment: Experiment, at_s: float) -> tuple[Snapshot, Plan]:
 
     try:
         cadence = Cadence.parse(experiment.cadence)
-        run(Watching(), backend, state=State(), journal=MemoryJournal(), cadence=cadence)
+        run(Watching(), backend, state=_state(world), journal=MemoryJournal(), cadence=cadence)
     except _Seen:
         return seen[0]
     raise InvalidSpec(f"nothing is decided at second {at_s:.0f} or later: every job has ended by then")
@@ -226,6 +236,8 @@ class World:
     outages: Sequence[Outage]
     left_out: Mapping[str, int]
     clipped: int
+    #: What is known of models before the first job comes.
+    lore: Mapping[str, Belief] = field(default_factory=dict)
 
 
 def prepare(experiment: Experiment) -> World:
@@ -243,7 +255,14 @@ def prepare(experiment: Experiment) -> World:
         may = narrower(adapt, job)
         truth = truth_of(job, library, tuple(node_gpus), adapt=may)
         gpu_types = _usable_types(job, truth, node_gpus)
-        free = freedom(job, truth, adapt=may, room=_room(total, gpu_types), gpu_types=gpu_types or tuple(node_gpus))
+        free = freedom(
+            job,
+            truth,
+            adapt=may,
+            room=_room(total, gpu_types),
+            gpu_types=gpu_types or tuple(node_gpus),
+            batch_limit=experiment.batch_limit,
+        )
         sim_job = _cast(job, truth, gpu_types, free, costs.of(job.model))
         if experiment.estimates == "none" and job.estimate_s is None:
             sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=None))
@@ -258,7 +277,8 @@ def prepare(experiment: Experiment) -> World:
     asked = {job.id: job.gpus for job in trace.jobs}
     clipped = sum(job.gpus < asked[job.id] for job in fitting)
     left_out = {**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})}
-    return World(jobs, nodes, _outages(trace, nodes), left_out, clipped)
+    lore = one_gpu_lore(jobs, tuple(node_gpus)) if experiment.foreknown == "one-gpu" else {}
+    return World(jobs, nodes, _outages(trace, nodes), left_out, clipped, lore)
 
 
 def _with_failures(trace: Trace, jobs: Sequence[SimJob], nodes: Sequence[Node], experiment: Experiment) -> Trace:
