@@ -18,8 +18,9 @@ penalty, so here it is a cost: a job's slowest configuration costs 1 at p < 0, a
 
 A job has at most twice the GPUs it was measured on, and begins on as few as it can. Whoever is starting or rescaling
 keeps what it holds until that is over. What kind a job is (adaptive, elastic, rigid, not preemptible) follows from its
-`JobSpec`. Where we differ: costs are not rounded to two digits; and where whole nodes are not free, a job of several
-nodes may be spread over more of them.
+`JobSpec`. Where we differ: costs are rounded to two digits only if asked for (`digits`); what a restart takes is what
+the job's own took, unless the paper's figures are asked for (`restarts`); and where whole nodes are not free, a job of
+several nodes may be spread over more of them.
 
 Legend: J jobs, T GPU types, S sizes (0 GPUs first), N nodes.
 """
@@ -78,6 +79,8 @@ class Sia:
     def __post_init__(self) -> None:
         if self.restarts not in ("measured", "published"):
             raise InvalidSpec(f"sia: restarts is {self.restarts!r}; expected measured or published")
+        if not 0 <= self.digits <= 15:
+            raise InvalidSpec(f"sia: digits is {self.digits}; expected 0 to 15")
         if self.search not in ("exact", "milp"):
             raise InvalidSpec(f"sia: search is {self.search!r}; expected exact or milp")
         if not -10.0 <= self.p <= 10.0 or self.p == 0.0:

@@ -13,6 +13,7 @@ from fairlead.core.loop import Policy
 from fairlead.core.types import Batch
 from fairlead.sim.applications import Fixed, GoodputTruth
 from fairlead.sim.measured import PINNED_GPUS, MeasuredTruth
+from fairlead.sim.sia_profile import PipelineProfile
 from fairlead.sim.traces.record import TraceJob
 from fairlead.sim.truth import Truth
 from fairlead.sim.tuned import TunedTruth
@@ -63,10 +64,8 @@ def freedom(
     `batch_limit` is `requested`, policies are told that the batch it asked for is its largest; it tunes it beyond.
     """
     bounds = _batch(job, truth)
-    batch = bounds
-    if batch_limit == "requested" and isinstance(truth, TunedTruth):
-        batch = replace(truth.asked.profile.batch, max_total=truth.asked.batch)
-    rigid = job.gpus_min == job.gpus == job.gpus_max
+    batch = _requested(job, truth) if batch_limit == "requested" and isinstance(truth, TunedTruth) else bounds
+    rigid = job.gpus_min == job.gpus == job.gpus_max and job.adapts != "gpus"  # that comes with its own range
     least = _least(truth, gpu_types)
     if adapt == "nothing" or not rigid or not isinstance(truth, MeasuredTruth | TunedTruth | GoodputTruth):
         gpus = max(job.gpus, least)
@@ -82,6 +81,16 @@ def freedom(
     return Freedom(min(max(job.gpus, least), most), least, most, batch)
 
 
+def asked_gpus(job: TraceJob, truth: Truth, gpu_types: Sequence[str], *, adapt: str) -> dict[str, int]:
+    """What the job asks for of each type: a pipeline has at least as many GPUs as stages.
+
+    One that adapts may have the stages of any type; another one only those of the types that its GPUs suffice for.
+    """
+    least = {name: _least(truth, (name,)) for name in gpu_types}
+    fewest = min(least.values(), default=1)
+    return {name: max(job.gpus, each if adapt == "batch" else fewest) for name, each in least.items()}
+
+
 def _least(truth: Truth, gpu_types: Sequence[str]) -> int:
     """GPUs that it can train on whatever type they are."""
     asked = truth.asked if isinstance(truth, TunedTruth) else truth
@@ -92,9 +101,28 @@ def _batch(job: TraceJob, truth: Truth) -> Batch | None:
     """The bounds of the batch: the application's, or its user's choice and nothing else."""
     if isinstance(truth, TunedTruth):
         return truth.asked.profile.batch
+    if isinstance(truth, TypedTruth):
+        return _kept(job, truth)
     if isinstance(truth, MeasuredTruth):
         return replace(truth.profile.batch, initial=truth.batch, max_total=truth.batch)
     if isinstance(truth, GoodputTruth):
         bounds, mode = truth.app.batch, truth.batch_mode
         return replace(bounds, initial=mode.total, max_total=mode.total) if isinstance(mode, Fixed) else bounds
     return None if job.batch is None else Batch(job.batch)
+
+
+def _requested(job: TraceJob, truth: TunedTruth) -> Batch:
+    """No batch above the one it asked for, but one that its GPUs can share; a pipeline's follows from its GPUs."""
+    batch = truth.asked.profile.batch
+    if isinstance(truth.asked.profile, PipelineProfile):
+        return batch
+    return replace(batch, max_total=max(truth.asked.batch, batch.min_per_gpu * job.gpus))
+
+
+def _kept(job: TraceJob, truth: TypedTruth) -> Batch:
+    """The batch it keeps, which the GPUs that its user asks for can share, be it less than was ever measured."""
+    batch = truth.profile.batch
+    if isinstance(truth.profile, PipelineProfile):
+        return batch
+    total = max(truth.batch, job.gpus)
+    return replace(batch, initial=truth.batch, max_total=total, min_per_gpu=min(batch.min_per_gpu, total // job.gpus))

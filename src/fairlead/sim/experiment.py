@@ -22,7 +22,7 @@ from fairlead.core.state import State
 from fairlead.core.types import Belief, JobSpec, Node, Plan
 from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
-from fairlead.sim.adapting import Freedom, adapts, freedom, narrower
+from fairlead.sim.adapting import Freedom, adapts, asked_gpus, freedom, narrower
 from fairlead.sim.alone import consolidated
 from fairlead.sim.backend import SimBackend
 from fairlead.sim.casting import Library, truth_of
@@ -242,6 +242,9 @@ class World:
 
 def prepare(experiment: Experiment) -> World:
     """The world of an experiment; raises InvalidSpec for what cannot be meant."""
+    for name, allowed in (("foreknown", ("nothing", "one-gpu")), ("batch_limit", ("application", "requested"))):
+        if (value := getattr(experiment, name)) not in allowed:
+            raise InvalidSpec(f"{name} is {value!r}; expected {' or '.join(allowed)}")
     trace = _reshaped(_read(experiment.trace, experiment.format), experiment)
     nodes = _nodes(experiment, trace)
     library, costs = Library.beside(experiment.trace, experiment.profiles), CostModel.parse(experiment.costs)
@@ -254,7 +257,7 @@ def prepare(experiment: Experiment) -> World:
     for job in fitting:
         may = narrower(adapt, job)
         truth = truth_of(job, library, tuple(node_gpus), adapt=may)
-        gpu_types = _usable_types(job, truth, node_gpus)
+        gpu_types = _usable_types(job, truth, node_gpus, may)
         free = freedom(
             job,
             truth,
@@ -352,14 +355,15 @@ def _room(total: Mapping[str, int], gpu_types: Sequence[str]) -> int:
     return max((total.get(gpu_type, 0) for gpu_type in gpu_types or total), default=0)
 
 
-def _usable_types(job: TraceJob, truth: Truth, node_gpus: dict[str, int]) -> tuple[str, ...]:
+def _usable_types(job: TraceJob, truth: Truth, node_gpus: dict[str, int], adapt: str) -> tuple[str, ...]:
     """The GPU types a job accepts, less those it would not run on: a user knows what a model's memory needs."""
     if isinstance(truth, FixedDuration):
         return job.gpu_types
+    accepted = {name: size for name, size in node_gpus.items() if not job.gpu_types or name in job.gpu_types}
+    gpus = asked_gpus(job, truth, tuple(accepted), adapt=adapt)
     speeds = {
-        gpu_type: truth.pace(Setting(0.0, consolidated(job.gpus, node_gpus=size), gpu_type)).speed
-        for gpu_type, size in node_gpus.items()
-        if not job.gpu_types or gpu_type in job.gpu_types
+        gpu_type: truth.pace(Setting(0.0, consolidated(gpus[gpu_type], node_gpus=size), gpu_type)).speed
+        for gpu_type, size in accepted.items()
     }
     usable = tuple(gpu_type for gpu_type, speed in speeds.items() if speed > 0)
     if not usable:

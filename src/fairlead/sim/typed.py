@@ -142,9 +142,9 @@ class TypedTruth(MeasuredTruth):
         return self.slowed(profile.pace(setting, *profile.split_on(self.batch, placement_of(setting))))
 
     def least_gpus(self, gpu_type: str) -> int:
-        """The fewest GPUs of a type that it can train on: the stages of a pipeline, else 1."""
+        """The fewest GPUs of a type, or of any for one without a profile, to train on: a pipeline's stages, else 1."""
         profile = self.on(gpu_type)
-        return 1 if profile is None else profile.least_gpus
+        return min(each.least_gpus for _, each in self.by_type) if profile is None else profile.least_gpus
 
     @property
     def most_gpus(self) -> int:
