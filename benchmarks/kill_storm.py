@@ -120,6 +120,10 @@ class Victim:
                 continue
         return sorted(found - {os.getpid()})
 
+    def everything(self) -> list[int]:
+        """Also the server, if it is alive."""
+        return [*([self.pid] if (self.state / "server.json").exists() else []), *self.chain()]
+
 
 def kill(pid: int) -> None:
     try:
@@ -197,7 +201,7 @@ def main(service_kills: int, process_kills: int, jobs_per_kill: int, seed: int, 
         time.sleep(1.0)
         left = victim.chain()
     finally:
-        for pid in victim.chain():
+        for pid in victim.everything():
             kill(pid)
         shutil.rmtree(directory, ignore_errors=True)
     found |= {"service_kills": service_kills, "process_kills": process_kills, "left": len(left)}

@@ -150,7 +150,7 @@ def test_a_later_process_of_the_same_number_is_left_alone(tmp_path: Path, strang
     recorded(tmp_path, (pid, start))
     (left,) = sweep(tmp_path)
     assert left.pids == [pid]
-    assert stranger.wait(10.0) == -signal.SIGKILL
+    assert stranger.wait(60.0) == -signal.SIGKILL
 
 
 def test_our_own_session_is_left_alone_whatever_a_record_says(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_all_of_a_session_in_which_one_is_recorded_belongs_to_the_attempt(tmp_pa
         recorded(tmp_path, identity(child))
         (left,) = sweep(tmp_path)
         assert left.pids == sorted([leader.pid, child, orphan])
-        assert leader.wait(10.0) == -signal.SIGKILL
+        leader.wait(60.0)  # by the signal, or because its children have ended
     assert ended(lambda: not alive(orphan))
 
 
@@ -205,7 +205,7 @@ def test_a_process_whose_parent_ended_before_it_could_ask_is_killed_too() -> Non
         die_with_parent(elsewhere, signal.SIGKILL)
 
     with subprocess.Popen(["sleep", "1000"], preexec_fn=too_late) as process:
-        assert process.wait(10.0) == -signal.SIGKILL
+        assert process.wait(60.0) == -signal.SIGKILL
     assert killed_with_us() is not None
 
 

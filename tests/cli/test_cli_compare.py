@@ -66,24 +66,14 @@ def test_the_table_and_the_report_name_every_policy(run: Run, trace: Path, tmp_p
         assert policy in page
 
 
-def test_policies_are_listed_as_json_with_what_they_need(run: Run) -> None:
+def test_policies_are_listed_with_what_they_need(run: Run) -> None:
     listed = {each["name"]: each for each in json.loads(run("policies", "-o", "json").stdout)}
-    assert listed["fifo"] == {
-        "name": "fifo",
-        "summary": listed["fifo"]["summary"],
-        "wraps": False,
-        "needs": [],
-        "adapts": "nothing",
-        "options": {},
-    }
     assert {name: each["needs"] for name, each in listed.items() if each["needs"]} == {
         "srtf": ["oracle"],
         "srtf-gpu": ["oracle"],
         "optimus": ["oracle"],
         "autoscale": ["renting"],
     }
-    assert listed["autoscale"]["wraps"]
-    assert listed["tiresias"]["options"]["promote"] == "0.0"
     assert "(needs oracle)" in " ".join(run("policies").stdout.split())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,18 @@ import pytest
 from click.testing import Result
 
 from fairlead.sim.applications import APPLICATIONS
-from fairlead.sim.reproduction_sia import CLUSTER, POLICIES, SHARES, sia_trace, tuned_wishes
+from fairlead.sim.experiment import prepare
+from fairlead.sim.reproduction_sia import (
+    CLUSTER,
+    POLICIES,
+    SHARES,
+    sia_experiment,
+    sia_rules,
+    sia_trace,
+    sia_variants,
+    tuned_wishes,
+)
+from fairlead.sim.reproduction_sia_data import read_sia_data
 
 Run = Callable[..., Result]
 Figures = Callable[..., Any]
@@ -85,8 +97,8 @@ def test_the_table_keeps_the_papers_figures_apart_and_says_why(run: Run) -> None
     assert lines[0] == f"Sia (SOSP '23), {CLUSTER}, cadence 60s, costs start=30,restart=30"
     apart = lines.index("Next to the paper, which ran other jobs on other GPUs: only the ratios compare")
     assert not any("36m 00s" in line for line in lines[:apart])
-    assert "sia 1.00 1.00 36m 00s 9h 30m" in lines[apart:]
-    assert "gavel n/a 3.17 1h 54m 30h 00m" in lines[apart:]
+    assert "sia n/a 1.00 1.00 36m 00s 9h 30m" in lines[apart:]
+    assert "gavel n/a n/a 3.17 1h 54m 30h 00m" in lines[apart:]
     assert lines[-1].startswith("2 runs took ")
 
 
@@ -117,9 +129,49 @@ def test_the_data_of_the_artifact_is_read_as_it_lies_there(figures: Figures, dat
         (workload, policy) for workload in ("philly/1", "philly/10") for policy in ("sia", "pollux")
     ]
     assert all(
-        (row["seed"], row["jobs"], row["unfinished"], row["setting_costs"]) == (None, 4, 0, "default") for row in rows
+        (row["seed"], row["jobs"], row["unfinished"], row["setting_costs"]) == (None, 4, 0, "sia") for row in rows
     )
+    assert [row["setting_batch_limit"] for row in rows] == ["requested", "application"] * 2
+    assert {row["policy_spec"] for row in rows} == {"sia:restarts=published,digits=2", "pollux"}
+    assert all(row["artifact_jct_mean_s"] is row["jct_mean_to_artifact"] is None for row in rows)
     assert rows[0]["setting_trace"].endswith("philly/workload-1.csv")
+
+
+def test_what_the_artifacts_simulator_wrote_is_the_yardstick(figures: Figures, run: Run, data: Path) -> None:
+    (data / "results" / "philly").mkdir(parents=True)
+    jct_s = {f"toy-{job}": 100.0 * (job + 1) for job in range(4)}
+    (data / "results" / "philly" / "summary.json").write_text(json.dumps({"jcts": {"workload-1": jct_s}}))
+    for node in ("aws", "dgx-ext"):  # a measured third type, as the paper's cluster has
+        for kind in ("placements", "scalability"):
+            source = data / "traces" / "toy" / f"{kind}-{node}.csv"
+            source.with_name(f"{kind}-rtx.csv").write_text(source.read_text())
+    options = ["--data", data, "--policies", "sia,pilot", "--workloads", "1,saturn/2", "--workers", 1]
+    sia, pilot, *others = figures("reproduce", "sia", *options)
+    for row in (sia, pilot):
+        assert (row["artifact_jct_mean_s"], row["artifact_jct_p50_s"]) == (250.0, 250.0)
+        assert row["artifact_makespan_s"] == 70.0 + 400.0 - 5.0
+        assert row["jct_mean_to_artifact"] == pytest.approx(row["jct_mean_s"] / 250.0)
+        assert row["makespan_to_artifact"] == pytest.approx(row["makespan_s"] / row["artifact_makespan_s"])
+    assert all(row["jct_mean_to_artifact"] is None for row in others)
+    few = figures("reproduce", "sia", *options, "--jobs", 2)
+    assert all(row["artifact_jct_mean_s"] is None for row in few)
+    (data / "results" / "philly" / "summary.json").write_text("[]")
+    assert "summary.json cannot be used" in refused(run("reproduce", "sia", *options))
+
+
+def test_jobs_of_every_kind_change_what_their_kind_may(data: Path) -> None:
+    found = read_sia_data(data)
+    (workload,) = found.choose(["1"])
+    (variant,) = sia_variants(["sia"], sia_rules(cluster=TYPES[1], jobs=None), released=True)
+    world = prepare(sia_experiment(workload, variant, data=found))
+    told = {job.spec.id: (job.spec.gpus_min, job.spec.gpus_max, job.spec.batch) for job in world.jobs}
+    adaptive, rigid, _, scaling = (told[f"toy-{place}"] for place in range(4))
+    assert adaptive[:2] == (1, 4)
+    assert rigid[:2] == (2, 2)
+    assert scaling[:2] == (1, 1)
+    assert rigid[2] is not None
+    assert scaling[2] is not None
+    assert (rigid[2].initial, rigid[2].max_total, scaling[2].max_total) == (32, 32, 16)
 
 
 def test_workloads_are_chosen_by_name_and_jobs_cut_them_short(figures: Figures, data: Path) -> None:

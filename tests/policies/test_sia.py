@@ -20,7 +20,7 @@ from fairlead.core.messages import JobReported, JobStarted, JobSubmitted, NodeJo
 from fairlead.core.plan import changes, check
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
-from fairlead.core.types import Allocation, Belief, JobSpec, Observation, Phase, Plan
+from fairlead.core.types import Allocation, Batch, Belief, JobSpec, Observation, Phase, Plan
 from fairlead.goodput.throughput import ThroughputParams, grad_time, step_time, update_time
 from fairlead.plugins import make_policy
 from fairlead.policies.allocator import Problem, allocate
@@ -331,6 +331,8 @@ def test_without_scipy_the_programme_says_what_to_install(monkeypatch: pytest.Mo
         ("p=inf", "p is inf"),
         ("idle=1", "expected more than 1"),
         ("restart_s=-1", "restart_s is -1"),
+        ("restarts=guessed", "expected measured or published"),
+        ("digits=16", "expected 0 to 15"),
         ("time_limit_s=0", "^sia: time_limit_s is 0.0; expected a number of seconds above 0$"),
     ],
 )
@@ -385,6 +387,49 @@ def test_sia_learns_of_gpu_types_from_other_models_but_not_of_its_own_one() -> N
     lore = {"mine": [seen(SLOW, "t4", 8)], "other": [seen(SLOW, "t4"), seen(FAST, "a100")]}
     plan = decided(taught(view, told, **lore))
     assert placement(plan) == {"a": "n1[0,1]"}
+
+
+def test_what_its_own_model_showed_on_both_types_tells_more_than_other_models_do() -> None:
+    """Most models are five times as fast on the one type. This one is slower there, as earlier jobs of it were."""
+    view = make_view("t4=1x4,a100=1x4", [elastic("a", labels={"model": "mine"})])
+    lore = {"mine": [seen(SLOW, "t4"), seen(SLOW.faster(0.5), "a100")], "other": [seen(SLOW, "t4"), seen(FAST, "a100")]}
+    view = taught(view, {"a": MEASURED}, **lore)
+    (there,) = Appraiser().appraise(view, [view.jobs["a"]], "a100", reach=4, lore=False)
+    (here,) = Appraiser().appraise(view, [view.jobs["a"]], "t4", reach=4, lore=False)
+    assert there.goodput(1, 1) / here.goodput(1, 1) == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_batch_that_was_seen_to_fit_on_a_type_is_counted_on_there() -> None:
+    """Its user stated what fits on every type; on one of them earlier jobs had four times as much."""
+    batch = Batch(100, 10_000, 1, 100)
+    view = make_view("t4=1x4,a100=1x4", [elastic("a", labels={"model": "mine"}, batch=batch)])
+    slow = ThroughputParams(1.0, 0.0001, 0.1, 0.0, 0.05, 0.0, 1.0)  # four times the batch in nearly the same time
+    told = {"a": [seen(slow, "t4"), seen(slow, "t4", m=50)]}
+    goodput = {}
+    for m in (100, 400):
+        known = taught(view, told, mine=[seen(slow, "t4"), seen(slow, "a100", m=m)])
+        (appraisal,) = Appraiser().appraise(known, [known.jobs["a"]], "a100", reach=1, lore=False)
+        goodput[m] = appraisal.goodput(1, 1)
+    assert goodput[400] > 1.5 * goodput[100]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "expected"), [("measured", (1000.0 - 0.0) / 1300.0), ("published", 1000.0 / 1030.0)]
+)
+def test_a_restart_is_taken_to_cost_what_it_took_or_what_was_published(restarts: str, expected: float) -> None:
+    view = make_view("t4=1x4", [elastic("a", on="n0[0]", labels={"model": "cifar10"})], now=1000.0)
+    held = replace(view.jobs["a"], start_s=300.0, submitted_at=0.0, attempt=1)
+    assert Sia(restarts=restarts)._restart_factor(1000.0, held) == pytest.approx(expected)
+    assert Sia(restarts="published")._pause_s(replace(held, spec=replace(held.spec, labels={}))) == 30.0
+
+
+def test_costs_may_be_rounded_as_in_the_released_code() -> None:
+    view = taught(make_view("t4=1x8", [elastic("a", on="n0[0,1,2,3]")], now=5000.0), {"a": MEASURED})
+    options = configured(choices(view, Appraiser(), reach=1, lore=False))
+    exact, rounded = (Sia(digits=digits).problem(5000.0, options).one_JTS for digits in (15, 2))
+    finite = np.isfinite(exact)
+    assert (rounded[finite] == np.round(exact[finite], 2)).all()
+    assert not (rounded[finite] == exact[finite]).all()
 
 
 def test_what_is_remembered_does_not_outlive_what_it_was_computed_from() -> None:

@@ -272,14 +272,14 @@ def test_a_cost_is_a_finite_number_of_seconds(field: str, value: float) -> None:
 
 def test_costs_are_written_in_a_few_characters() -> None:
     assert CostModel.parse("none") == CostModel(FREE)
-    assert CostModel.parse("default") == CostModel(DEFAULT, by_model=True)
+    assert CostModel.parse("default").base == DEFAULT
     assert CostModel.parse("start=10,checkpoint_every=0.5").base == Costs(start_s=10.0, checkpoint_every_s=0.5)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "cost '' is unknown; expected none, default, or start=S,restart=S"),
+        ("", "cost '' is unknown; expected none, default, sia, or start=S,restart=S"),
         ("stop=3", "cost 'stop' is unknown"),
         ("start_s=3", "cost 'start_s' is unknown"),
         ("start", "cost start is ''; expected a number of seconds"),
@@ -296,10 +296,16 @@ def test_costs_that_cannot_be_meant_are_refused_by_name(text: str, words: str) -
 
 
 def test_larger_models_take_longer_to_restart_where_the_model_is_known() -> None:
-    by_model, flat = CostModel(DEFAULT, by_model=True), CostModel(DEFAULT)
+    by_model, flat = CostModel.parse("default"), CostModel(DEFAULT)
     assert by_model.of("imagenet").restart_s == 250.0 - DEFAULT.save_s
     assert by_model.of("unheard-of") == by_model.of(None) == flat.of("imagenet") == DEFAULT
-    assert CostModel(Costs(save_s=60.0), by_model=True).of("cifar10").restart_s == 0.0
+
+
+def test_every_start_takes_as_long_as_in_the_simulator_of_sia_s_artifact() -> None:
+    costs = CostModel.parse("sia")
+    for model, start_s in (("cifar10", 50.0), ("yolov3", 80.0), ("ncf", 15.0), ("gpt_pmp", 30.0), (None, 30.0)):
+        found = costs.of(model)
+        assert (found.start_s, found.restart_s, found.save_s) == (start_s, start_s, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,20 @@ def test_a_chronus_deadline_counts_from_submission_and_best_effort_jobs_have_non
     assert trace.skipped == {"asked for no GPUs": 1}
 
 
+def test_the_category_of_a_sia_job_says_what_may_change_of_it(put):
+    head = "name,time,application,num_replicas,batch_size,category\n"
+    rows = [
+        f"a-{place},{place},bert,8,384,{kind}\n" for place, kind in enumerate(("adaptive", "scale-gpus", "rigid", ""))
+    ]
+    found = [
+        (job.adapts, job.gpus_min, job.gpus, job.gpus_max)
+        for job in read_trace(put("pollux", head + "".join(rows))).jobs
+    ]
+    assert found == [("batch", 8, 8, 8), ("gpus", 1, 8, 8), ("nothing", 8, 8, 8), ("", 8, 8, 8)]
+    with pytest.raises(InvalidTrace, match="one of adaptive, scale-gpus, rigid"):
+        read_trace(put("pollux", head + "a-0,0,bert,8,384,stiff\n"))
+
+
 def test_a_pollux_workload_has_applications_and_no_durations(put, samples):
     job = read_trace(put("pollux")).jobs[0]
     assert (job.id, job.name, job.model, job.batch, job.gpus) == ("cifar10-0", "cifar10-0", "cifar10", 2048, 6)

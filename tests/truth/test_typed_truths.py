@@ -116,7 +116,24 @@ def test_its_user_states_bounds_that_hold_on_every_type(library: Library) -> Non
     batch = freedom(job(), truth, adapt="batch", room=16).batch
     assert batch is not None
     assert (batch.initial, batch.max_total, batch.min_per_gpu, batch.max_per_gpu) == (8, 256, 8, 32)
-    assert freedom(job(), truth, adapt="batch", room=100).gpus_max == 256 // 8
+    assert freedom(job(), truth, adapt="batch", room=100).gpus_max == 24  # no more than were measured
+    told = freedom(job(), truth, adapt="batch", room=16, batch_limit="requested")
+    assert told.batch is not None
+    assert (told.batch.max_total, told.gpus_max) == (8, 16)
+    wide = freedom(job(gpus=4, gpus_min=4, gpus_max=4), truth, adapt="batch", room=16, batch_limit="requested")
+    assert wide.batch is not None
+    assert wide.batch.max_total == 4 * 8  # eight on each is the least that was measured
+
+
+def test_a_batch_that_is_kept_can_be_shared_by_the_gpus_that_were_asked_for(library: Library) -> None:
+    for gpus, batch, expected in ((16, 20, (20, 1)), (20, 12, (20, 1)), (2, 16, (16, 8))):
+        rigid = job(gpus=gpus, gpus_min=gpus, gpus_max=gpus, batch=batch, adapts="nothing")
+        told = freedom(rigid, truth_of(rigid, library, ALL), adapt="nothing", room=24).batch
+        assert told is not None
+        assert (told.max_total, told.min_per_gpu) == expected
+
+
+def test_bounds_on_one_type_are_its_own(library: Library) -> None:
     only = truth_of(job(gpu_types=("dgx-ext",)), library, ALL, adapt="batch")
     alone = freedom(job(), only, adapt="batch", room=16).batch
     assert alone is not None

@@ -21,7 +21,8 @@ from fairlead.sim.experiment import prepare
 from fairlead.sim.many import run_many
 from fairlead.sim.report.wording import NONE, duration, ratio
 from fairlead.sim.reproduction import Variant, mean_of
-from fairlead.sim.reproduction_sia import SiaData, SiaRerun, SiaWorkload
+from fairlead.sim.reproduction_sia import SiaRerun
+from fairlead.sim.reproduction_sia_data import SiaData, SiaWorkload, read_sia_data
 
 
 @click.command()
@@ -62,8 +63,9 @@ def sia(
 ) -> None:
     """Sia (SOSP '23): 64 GPUs of three types, 20 jobs an hour, decisions every 60 s.
 
-    Without --data the jobs are generated. These are not the paper's workloads: only ratios between policies compare
-    with what was published. Exits with 1 if jobs remain unfinished in any run, with 2 if the input cannot be used.
+    With --data the artifact's workloads run under its simulator's rules, next to what that simulator gave. Without it
+    the jobs are generated: then only ratios between policies compare with what was published. Exits with 1 if jobs
+    remain unfinished in any run, with 2 if the input cannot be used.
     """
     names = paper.POLICIES if policies is None else policy_list(policies)
     if data is None:
@@ -72,15 +74,15 @@ def sia(
         numbers = list(dict.fromkeys(number_list("0" if seeds is None else seeds, "seeds", int)))
         if min(numbers) < 0:
             raise InvalidSpec(f"--seeds is {seeds!r}; expected numbers of at least 0")
-        variants = paper.sia_variants(names, paper.sia_rules(cluster=cluster, jobs=None))
+        variants = paper.sia_variants(names, paper.sia_rules(cluster=cluster, jobs=None), released=False)
         with TemporaryDirectory(prefix="fairlead-sia-") as directory:
             made = paper.write_workloads(Path(directory), numbers, jobs=jobs or paper.JOBS, cluster=cluster)
             reruns = _run(made, variants, None, workers)
     else:
         if seeds is not None:
             raise InvalidSpec("--seeds are of generated jobs; leave --data out, or choose --workloads of it")
-        found = paper.read_sia_data(data)
-        variants = paper.sia_variants(names, paper.sia_rules(cluster=cluster, jobs=jobs))
+        found = read_sia_data(data)
+        variants = paper.sia_variants(names, paper.sia_rules(cluster=cluster, jobs=jobs), released=True)
         chosen = found.choose([] if workloads is None else [name.strip() for name in workloads.split(",")])
         reruns = _run(chosen, variants, found, workers)
     _print(reruns, output)
@@ -117,7 +119,7 @@ def _print(reruns: Sequence[SiaRerun], output: str) -> None:
 
 
 def _show_runs(reruns: Sequence[SiaRerun]) -> None:
-    heads = ["workload", "policy", "mean JCT", "over sia", "median", "p99", "makespan"]
+    heads = ["workload", "policy", "mean JCT", "over artifact", "over sia", "median", "p99", "makespan"]
     lines = [[*heads, "restarts/job", "worst rho", "decision", "CPU"]]
     for rerun in reruns:
         m, result = rerun.result.measured.summary, rerun.result
@@ -126,6 +128,7 @@ def _show_runs(reruns: Sequence[SiaRerun]) -> None:
                 rerun.workload.name,
                 escape(f"{rerun.variant.label} (oracle)" if result.oracle else rerun.variant.label),
                 _shown(m.jct_mean_s, lambda value: f"{value:,.0f} s"),
+                _shown(rerun.over_artifact("jct_mean_s"), ratio),
                 _shown(rerun.ratio, ratio),
                 _shown(m.jct_p50_s, duration),
                 _shown(m.jct_p99_s, duration),
@@ -143,15 +146,18 @@ def _show_runs(reruns: Sequence[SiaRerun]) -> None:
 
 def _show_ratios(reruns: Sequence[SiaRerun]) -> None:
     """Each policy over all workloads beside the paper, and what the paper has that we have not."""
-    lines = [["policy", "mean JCT over sia", "the paper's", "mean JCT in the paper", "p99 in the paper"]]
+    lines = [
+        ["policy", "mean JCT over artifact", "over sia", "the paper's", "mean JCT in the paper", "p99 in the paper"]
+    ]
     by_label: dict[str, list[SiaRerun]] = {}
     for rerun in reruns:
         by_label.setdefault(rerun.variant.label, []).append(rerun)
     for label, runs in by_label.items():
-        mean = mean_of(run.ratio for run in runs)
-        lines.append([escape(label), _shown(mean, ratio), *_published(runs[0].variant.against)])
+        means = mean_of(run.over_artifact("jct_mean_s") for run in runs), mean_of(run.ratio for run in runs)
+        shown = [_shown(mean, ratio) for mean in means]
+        lines.append([escape(label), *shown, *_published(runs[0].variant.against)])
     named = {rerun.variant.against for rerun in reruns}
-    lines += [[name, NONE, *_published(name)] for name in paper.PUBLISHED if name not in named]
+    lines += [[name, NONE, NONE, *_published(name)] for name in paper.PUBLISHED if name not in named]
     whose = "which ran other jobs on other GPUs" if reruns[0].workload.seed is not None else "over all its workloads"
     print_table(f"Next to the paper, {whose}: only the ratios compare", lines)
 

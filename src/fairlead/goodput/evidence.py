@@ -29,18 +29,21 @@ def batch_of(spec: JobSpec, belief: Belief) -> Batch:
     return Batch(total, total)
 
 
-def fits_on(gpu_type: str, beliefs: Sequence[Belief], *, ratios: Mapping[str, float] = _NO_RATIOS) -> list[Fit]:
+def fits_on(
+    gpu_type: str, beliefs: Sequence[Belief], *, ratios: Sequence[Mapping[str, float]] | None = None
+) -> list[Fit]:
     """Each model on a GPU type. Where it was not seen on several GPUs there, it is borrowed (Sia, section 3.2).
 
     Namely that of the type it is known best on, as much slower or faster as a pass is: by the job's own measurements,
-    or else by the `ratios` of other models, or else not at all.
+    or else by the `ratios` that are told of each, or else not at all.
     """
     own = [seen_on(gpu_type, belief.observations) for belief in beliefs]
     used = [_best_known(mine, belief.observations) for mine, belief in zip(own, beliefs, strict=True)]
     fits = fit_many(used)
     for place, (mine, source) in enumerate(zip(own, used, strict=True)):
         if mine is not source:
-            ratio = _ratio(mine, fits[place]) if mine else ratios.get(source[0].gpu_type, 1.0)
+            told = _NO_RATIOS if ratios is None else ratios[place]
+            ratio = _ratio(mine, fits[place]) if mine else told.get(source[0].gpu_type, 1.0)
             borrowed = borrow(fits[place].params, source_grad_s=1.0, grad_s=ratio)
             fits[place] = replace(fits[place], params=borrowed)
     return fits

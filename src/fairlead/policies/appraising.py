@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 
 from fairlead.core.learning import MODEL, informed
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Belief, Job
+from fairlead.core.types import Batch, Belief, Job
 from fairlead.goodput.curves import Curve, Model, curves
 from fairlead.goodput.evidence import batch_of, fits_on, ratios_to, seen_on
 from fairlead.goodput.fit import Fit
@@ -28,6 +28,16 @@ from fairlead.policies.gpu_speeds import stated_speeds
 
 #: A job may have this many times the GPUs it, or another job of its model, was ever measured on (Pollux, section 4.2).
 GROWTH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TypeLore:
+    """What is told of a job's model on a GPU type, beyond what the job has measured itself."""
+
+    #: By other GPU type: time of a pass on this one over that there.
+    ratios: tuple[tuple[str, float], ...] = ()
+    #: The largest per-GPU batch that was seen to fit, where it is beyond what its user stated for every type; else 0.
+    per_gpu_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +69,16 @@ class Appraiser:
         """For every job its curve on a GPU type, up to at least `reach` GPUs.
 
         With `lore` what other jobs of the same model taught is used for what a job has not measured itself. How much
-        faster one GPU type is than another is nobody's own knowledge: that is taken from all jobs in any case.
+        faster one GPU type is than another, and what its memory holds, is taken from all jobs in any case.
         """
         reach = 1 << max(reach - 1, 0).bit_length()  # in powers of two, so that curves serve many decisions
         most = sum(node.gpus for node in view.nodes.values())
         ratios, stated = self._usual_ratios(view, gpu_type), stated_speeds(view).get(gpu_type, 1.0)
         found: dict[str, Appraisal] = {}
-        missing: list[tuple[Job, Belief, object]] = []
+        missing: list[tuple[Job, Belief, TypeLore, object]] = []
         for job in jobs:
             belief = informed(job, view.lore) if lore else job.belief
-            told = () if not ratios or seen_on(gpu_type, belief.observations) else tuple(ratios.items())
+            told = self._told(view, job, gpu_type, belief, ratios)
             key: object = (
                 job.spec,
                 belief.observations,
@@ -83,14 +93,27 @@ class Appraiser:
             if known is not None and known[0] == key:
                 found[job.id] = known[1]
             else:
-                missing.append((job, belief, key))
-        fresh = _appraise([(job, belief) for job, belief, _ in missing], gpu_type, (reach, most), ratios, stated)
-        for (job, _, key), appraisal in zip(missing, fresh, strict=True):
+                missing.append((job, belief, told, key))
+        fresh = _appraise([(job, belief, told) for job, belief, told, _ in missing], gpu_type, (reach, most), stated)
+        for (job, _, _, key), appraisal in zip(missing, fresh, strict=True):
             found[job.id] = appraisal
             self._known[job.id, gpu_type] = key, appraisal
         if len(self._known) > 8 * len(view.jobs) + 64:
             self._known = {key: value for key, value in self._known.items() if key[0] in view.jobs}
         return [found[job.id] for job in jobs]
+
+    def _told(self, view: Snapshot, job: Job, gpu_type: str, belief: Belief, usual: Mapping[str, float]) -> TypeLore:
+        """Ratios of its own model where that was measured on both types, and the usual ones where it was not."""
+        if len(view.node_columns.gpu_types) < 2:
+            return TypeLore()
+        model = job.spec.labels.get(MODEL, "")
+        own = self._ratios.get((model, gpu_type))
+        ratios = () if seen_on(gpu_type, belief.observations) else tuple({**usual, **(own[1] if own else {})}.items())
+        known = view.lore.get(model)
+        every = (*belief.observations, *(known.observations if known else ()))
+        fits = max((seen.per_gpu_batch for seen in every if seen.gpu_type == gpu_type), default=0)
+        stated = job.spec.batch.max_per_gpu if job.spec.batch else None
+        return TypeLore(ratios, fits if stated is not None and fits > stated else 0)
 
     def _usual_ratios(self, view: Snapshot, gpu_type: str) -> dict[str, float]:
         """By other GPU type: time of a pass on this one over that there, the median of the models measured on both.
@@ -103,7 +126,8 @@ class Appraiser:
         for model, belief in view.lore.items():
             known = self._ratios.get((model, gpu_type))
             if known is None or known[0] is not belief:
-                known = self._ratios[model, gpu_type] = belief, ratios_to(gpu_type, belief.observations)
+                found = {name: float(f"{r:.2g}") for name, r in ratios_to(gpu_type, belief.observations).items()}
+                known = self._ratios[model, gpu_type] = belief, found
             for other, ratio in known[1].items():
                 every.setdefault(other, []).append(ratio)
         if len(self._ratios) > 8 * len(view.lore) + 64:
@@ -112,22 +136,19 @@ class Appraiser:
 
 
 def _appraise(
-    jobs: Sequence[tuple[Job, Belief]],
-    gpu_type: str,
-    span: tuple[int, int],
-    ratios: Mapping[str, float],
-    stated: float,
+    jobs: Sequence[tuple[Job, Belief, TypeLore]], gpu_type: str, span: tuple[int, int], stated: float
 ) -> list[Appraisal]:
     """The jobs of which something is known, together; perfect scaling for the others.
 
     `span` are the fewest GPUs that curves must reach, and the most there are; `stated` is the speed of the GPU type.
     """
     reach, ceiling = span
-    known = [(job, belief) for job, belief in jobs if belief.observations]
-    fits = fits_on(gpu_type, [belief for _, belief in known], ratios=ratios)
+    known = [(job, belief) for job, belief, _ in jobs if belief.observations]
+    told = [told for _, belief, told in jobs if belief.observations]
+    fits = fits_on(gpu_type, [belief for _, belief in known], ratios=[dict(each.ratios) for each in told])
     models = [
-        Model(fit.params, max(0.0, belief.noise_scale or 0.0), batch_of(job.spec, belief))
-        for (job, belief), fit in zip(known, fits, strict=True)
+        Model(fit.params, max(0.0, belief.noise_scale or 0.0), _batch_on(job, belief, each))
+        for (job, belief), each, fit in zip(known, told, fits, strict=True)
     ]
     limits = [min(ceiling, _most(job, belief, gpu_type)) for job, belief in known]
     tables = curves(models, [max(most, reach) for most in limits])
@@ -135,11 +156,16 @@ def _appraise(
         job.id: Appraisal(curve, most, fit)
         for (job, _), curve, most, fit in zip(known, tables, limits, fits, strict=True)
     }
-    for job, belief in jobs:
+    for job, belief, _ in jobs:
         if job.id not in found:
             speed = stated if job.spec.batch is None else 1.0
             found[job.id] = _unknown(min(ceiling, _most(job, belief, gpu_type)), reach, speed)
-    return [found[job.id] for job, _ in jobs]
+    return [found[job.id] for job, _, _ in jobs]
+
+
+def _batch_on(job: Job, belief: Belief, told: TypeLore) -> Batch:
+    batch = batch_of(job.spec, belief)
+    return replace(batch, max_per_gpu=told.per_gpu_batch) if told.per_gpu_batch else batch
 
 
 def _unknown(most: int, reach: int, speed: float) -> Appraisal:

@@ -18,8 +18,9 @@ penalty, so here it is a cost: a job's slowest configuration costs 1 at p < 0, a
 
 A job has at most twice the GPUs it was measured on, and begins on as few as it can. Whoever is starting or rescaling
 keeps what it holds until that is over. What kind a job is (adaptive, elastic, rigid, not preemptible) follows from its
-`JobSpec`. Where we differ: costs are not rounded to two digits; and where whole nodes are not free, a job of several
-nodes may be spread over more of them.
+`JobSpec`. Where we differ: costs are rounded to two digits only if asked for (`digits`); what a restart takes is what
+the job's own took, unless the paper's figures are asked for (`restarts`); and where whole nodes are not free, a job of
+several nodes may be spread over more of them.
 
 Legend: J jobs, T GPU types, S sizes (0 GPUs first), N nodes.
 """
@@ -33,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.core.errors import InvalidPlan, InvalidSpec
+from fairlead.core.learning import MODEL
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Phase, Plan
 from fairlead.policies.allocator import Answer, Problem, allocate, place, sizing_costs
@@ -47,6 +49,10 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
+#: What a restart is taken to cost in the released code (S_j), by model; `restart_s` for others.
+PUBLISHED_RESTART_S = {"deepspeech2": 25.0, "imagenet": 250.0, "cifar10": 30.0, "bert": 120.0, "yolov3": 45.0}
+
+
 @dataclass(frozen=True)
 class Sia:
     """Goodput relative to each job's slowest choice, over GPU types and numbers of GPUs at once."""
@@ -59,6 +65,10 @@ class Sia:
     idle: float = 1.1
     #: What a restart is taken to cost, in seconds, until the job has been seen to start.
     restart_s: float = 30.0
+    #: measured: what the job's own starts took; published: the paper's figures by model, whatever starts take.
+    restarts: str = "measured"
+    #: Costs are rounded to so many digits after the point, so that jobs are not moved for less; the released code's 2.
+    digits: int = 15
     #: exact: our own search, with its bound; milp: the paper's integer programme, solved by HiGHS.
     search: str = "exact"
     #: After so many seconds the integer programme's best answer so far is taken, with its bound.
@@ -66,6 +76,10 @@ class Sia:
     _appraiser: Appraiser = field(default_factory=Appraiser, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.restarts not in ("measured", "published"):
+            raise InvalidSpec(f"sia: restarts is {self.restarts!r}; expected measured or published")
+        if not 0 <= self.digits <= 15:
+            raise InvalidSpec(f"sia: digits is {self.digits}; expected 0 to 15")
         if self.search not in ("exact", "milp"):
             raise InvalidSpec(f"sia: search is {self.search!r}; expected exact or milp")
         if not -10.0 <= self.p <= 10.0 or self.p == 0.0:
@@ -92,7 +106,8 @@ class Sia:
 
         def cost(goodput_JTS: Floats) -> Floats:
             with np.errstate(divide="ignore"):  # what would never pay off again is infinitely dear
-                return np.asarray(-np.sign(self.p) * (goodput_JTS / unit_J[:, None, None]) ** self.p)
+                exact_JTS = -np.sign(self.p) * (goodput_JTS / unit_J[:, None, None]) ** self.p
+            return np.asarray(np.round(exact_JTS, self.digits))
 
         factor_J = np.array([self._restart_factor(now, job) for job in options.jobs])
         problem = options.problem(
@@ -108,12 +123,18 @@ class Sia:
 
     def _restart_factor(self, now: float, job: Job) -> float:
         """r_j. A job that holds nothing has no other configuration to give up: it is 1, as in the released code."""
-        measured_s = job.rescale_s if job.spec.in_place else job.start_s
-        pause_s = self.restart_s if measured_s is None else measured_s
+        pause_s = self._pause_s(job)
         age_s = now - job.submitted_at
         if not job.allocation or age_s < pause_s or age_s <= 0.0:
             return 1.0
         return max(age_s - (job.attempt - 1) * pause_s, 0.0) / (age_s + pause_s)
+
+    def _pause_s(self, job: Job) -> float:
+        """S_j."""
+        measured_s = job.rescale_s if job.spec.in_place else job.start_s
+        if self.restarts == "published":
+            measured_s = PUBLISHED_RESTART_S.get(job.spec.labels.get(MODEL, ""))
+        return self.restart_s if measured_s is None else measured_s
 
 
 def _gap(answer: Answer) -> float | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 
 from fairlead.core.errors import InvalidSpec
 
@@ -42,35 +43,46 @@ DEFAULT = Costs(start_s=10.0, restart_s=25.0, save_s=5.0, rescale_s=2.0, checkpo
 _RESTART_S = {"deepspeech2": 25.0, "cifar10": 30.0, "yolov3": 45.0, "bert": 120.0, "imagenet": 250.0}
 
 
+#: What every start takes in the simulator of Sia's artifact, the first one included; 30 s for other models.
+_SIA_START_S = {"deepspeech2": 25.0, "cifar10": 50.0, "yolov3": 80.0, "bert": 120.0, "imagenet": 250.0, "ncf": 15.0}
+
+
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Costs by model: `base` for every job, with restarts of known models where `by_model` says so."""
+    """Costs by model: `base` for every job, and those that are known better by model."""
 
     base: Costs = FREE
-    by_model: bool = False
+    by_model: Mapping[str, Costs] = field(default_factory=dict)
 
     @staticmethod
     def parse(text: str) -> CostModel:
-        """`none`, `default`, or `start=10,restart=25,save=5,rescale=2,checkpoint_every=1800` (others 0)."""
+        """`none`, `default`, `sia` (its simulator), or `start=10,restart=25,save=5,rescale=2,...` (others 0)."""
         if text == "none":
             return CostModel()
         if text == "default":
-            return CostModel(DEFAULT, by_model=True)
-        known = {f.name.removesuffix("_s"): f.name for f in fields(Costs)}
+            known = {name: max(0.0, total_s - DEFAULT.save_s) for name, total_s in _RESTART_S.items()}
+            return CostModel(DEFAULT, {name: replace(DEFAULT, restart_s=after_s) for name, after_s in known.items()})
+        if text == "sia":
+            return CostModel(
+                _every_start(30.0), {name: _every_start(start_s) for name, start_s in _SIA_START_S.items()}
+            )
+        names = {f.name.removesuffix("_s"): f.name for f in fields(Costs)}
         values: dict[str, float] = {}
         for part in text.split(","):
             name, _, number = part.partition("=")
-            if name not in known:
-                raise InvalidSpec(f"cost {name!r} is unknown; expected none, default, or {'=S,'.join(known)}=S")
-            if known[name] in values:
+            if name not in names:
+                raise InvalidSpec(f"cost {name!r} is unknown; expected none, default, sia, or {'=S,'.join(names)}=S")
+            if names[name] in values:
                 raise InvalidSpec(f"cost {name} is given twice in {text!r}")
             try:
-                values[known[name]] = float(number)
+                values[names[name]] = float(number)
             except ValueError:
                 raise InvalidSpec(f"cost {name} is {number!r}; expected a number of seconds") from None
         return CostModel(Costs(**values))
 
     def of(self, model: str | None) -> Costs:
-        if not self.by_model or model not in _RESTART_S:
-            return self.base
-        return replace(self.base, restart_s=max(0.0, _RESTART_S[model] - self.base.save_s))
+        return self.by_model.get(model or "", self.base)
+
+
+def _every_start(start_s: float) -> Costs:
+    return Costs(start_s=start_s, restart_s=start_s, rescale_s=DEFAULT.rescale_s)

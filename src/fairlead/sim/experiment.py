@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,17 +24,18 @@ from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.node_order import in_order
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
-from fairlead.core.types import JobSpec, Node, Plan
+from fairlead.core.types import Belief, JobSpec, Node, Plan
 from fairlead.database_url import without_password
 from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
 from fairlead.sim import job_table
-from fairlead.sim.adapting import Freedom, adapts, freedom
+from fairlead.sim.adapting import Freedom, adapts, asked_gpus, freedom, narrower
 from fairlead.sim.alone import consolidated
 from fairlead.sim.backend import SimBackend
 from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
+from fairlead.sim.foreknown import one_gpu_lore
 from fairlead.sim.gpu_types import check_speeds_apply, notes_on_speeds, speeds_of, with_speeds
 from fairlead.sim.metrics import JobOutcome, Measured, Metrics, Window, measure
 from fairlead.sim.noise import ObservationNoise, promised_s
@@ -87,6 +88,10 @@ class Experiment:
     in_place: bool = False
     #: Jobs that tune their batch do so at every multiple of this; 0 means only when something else changes.
     retune_every_s: float = 30.0
+    #: What is known of applications before the first job comes: nothing, or one-gpu, a pass on one GPU of each type.
+    foreknown: str = "nothing"
+    #: The largest batch that policies count on of a job that tunes its own: the application's, or the one it asked for.
+    batch_limit: str = "application"
     #: A node that the policy rents joins after so long, and costs from then on.
     provision_s: float = 120.0
     #: How fast each GPU type of the cluster is, for jobs of which the trace has nothing but a duration: a100=2,k80=0.3.
@@ -210,7 +215,7 @@ def run_experiment(
     policy, cadence = inputs.policy_of(experiment), Cadence.parse(experiment.cadence)
     world = prepare(experiment, inputs)
     backend = _backend(experiment, world)
-    watched, state = _Watched(policy, backend, world.nodes), State()
+    watched, state = _Watched(policy, backend, world.nodes), _state(world)
     journal = MemoryJournal() if journal is None else journal
     loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(world.jobs))
     with _blaming(experiment, state):
@@ -241,6 +246,11 @@ def _blaming(experiment: Experiment, state: State) -> Iterator[None]:
         yield
     except InvalidPlan as error:
         raise InvalidPlan(f"policy {experiment.policy} at second {state.now:.0f}: {error}") from error
+
+
+def _state(world: World) -> State:
+    """Of a cluster that knows its applications, and nothing else."""
+    return State.of(replace(State().facts(), lore=world.lore))
 
 
 def _backend(experiment: Experiment, world: World) -> SimBackend:
@@ -276,7 +286,7 @@ def decision_at(experiment: Experiment, at_s: float) -> tuple[Snapshot, Plan]:
                 raise _Seen
             return plan
 
-    state = State()
+    state = _state(world)
     try:
         with _blaming(experiment, state):
             run(Watching(), backend, state=state, journal=MemoryJournal(), cadence=Cadence.parse(experiment.cadence))
@@ -314,10 +324,15 @@ class World:
     #: Nodes that fail for as long as the run lasts; None if those of `outages` are all.
     failing: Failing | None = None
     notes: tuple[str, ...] = ()
+    #: What is known of models before the first job comes.
+    lore: Mapping[str, Belief] = field(default_factory=dict)
 
 
 def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
     """The world of an experiment; raises InvalidSpec for what cannot be meant."""
+    for name, allowed in (("foreknown", ("nothing", "one-gpu")), ("batch_limit", ("application", "requested"))):
+        if (value := getattr(experiment, name)) not in allowed:
+            raise InvalidSpec(f"{name} is {value!r}; expected {' or '.join(allowed)}")
     trace = _reshaped(inputs.trace_of(experiment), experiment)
     listed = _nodes(experiment, trace) if inputs.nodes is None else inputs.nodes
     nodes: Sequence[Node] = in_order(listed)  # what a list is ordered by is nothing to go by
@@ -330,11 +345,19 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
     adapt = adapts(experiment.adapt, inputs.policy_of(experiment))
     fitting = list(_fitting(trace.jobs, nodes, experiment.oversized))
     for job in fitting:
-        truth = truth_of(job, library, tuple(node_gpus), adapt=adapt, speeds=speeds)
-        pace = _pace_by_type(job, truth, node_gpus)
+        may = narrower(adapt, job)
+        truth = truth_of(job, library, tuple(node_gpus), adapt=may, speeds=speeds)
+        pace = _pace_by_type(job, truth, node_gpus, may)
         gpu_types = _usable_types(job, pace)
         paces.append(pace)
-        free = freedom(job, truth, adapt=adapt, room=_room(total, gpu_types))
+        free = freedom(
+            job,
+            truth,
+            adapt=may,
+            room=_room(total, gpu_types),
+            gpu_types=gpu_types or tuple(node_gpus),
+            batch_limit=experiment.batch_limit,
+        )
         sim_job = _cast(job, truth, gpu_types, free, _costs_of(job, costs, experiment))
         if job.estimate_s is None:
             estimate_s = _promise(sim_job.spec.estimate_s, job.id, experiment)
@@ -360,6 +383,7 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
         clipped=sum(job.gpus < asked[job.id] for job in fitting),
         failing=_failing(experiment),
         notes=notes_on_speeds(experiment.speeds, jobs, nodes),
+        lore=one_gpu_lore(jobs, tuple(node_gpus)) if experiment.foreknown == "one-gpu" else {},
     )
 
 
@@ -474,14 +498,15 @@ def _room(total: Mapping[str, int], gpu_types: Sequence[str]) -> int:
     return max((total.get(gpu_type, 0) for gpu_type in gpu_types or total), default=0)
 
 
-def _pace_by_type(job: TraceJob, truth: Truth, node_gpus: Mapping[str, int]) -> dict[str, float]:
+def _pace_by_type(job: TraceJob, truth: Truth, node_gpus: Mapping[str, int], adapt: str) -> dict[str, float]:
     """How fast a job would be on each GPU type that it accepts; empty for a plain duration, which does not tell."""
     if isinstance(truth, FixedDuration):
         return {}
+    accepted = {name: size for name, size in node_gpus.items() if not job.gpu_types or name in job.gpu_types}
+    gpus = asked_gpus(job, truth, tuple(accepted), adapt=adapt)
     return {
-        gpu_type: truth.pace(Setting(0.0, consolidated(job.gpus, node_gpus=size), gpu_type)).speed
-        for gpu_type, size in node_gpus.items()
-        if not job.gpu_types or gpu_type in job.gpu_types
+        gpu_type: truth.pace(Setting(0.0, consolidated(gpus[gpu_type], node_gpus=size), gpu_type)).speed
+        for gpu_type, size in accepted.items()
     }
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ Floats = NDArray[np.float64]
 Placement = tuple[int, ...]
 
 #: How long each application trains in the Pollux experiments; others train for all epochs that were measured.
-EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
+EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50, "gpt_pmp": 2}
 
 #: The artifact never gives this application more GPUs than this, and where jobs tune their own batch this one keeps its
 #: own: averaging over several GPUs never pays for it.
@@ -67,6 +68,9 @@ NOISE_SCALE_MAX = 1e12
 @dataclass(frozen=True, eq=False)
 class MeasuredProfile:
     """One application as it was measured. Step times are remembered: to interpolate one takes a millisecond."""
+
+    #: `sync_time` is a part of `step_time` in the files.
+    sync_within_step: ClassVar[bool] = True
 
     name: str
     batch: Batch
@@ -104,13 +108,25 @@ class MeasuredProfile:
 
     def pace(self, setting: Setting, per_gpu_batch: int, accumulation: int) -> Pace:
         """How fast a job trains that splits its batch so; a per-GPU batch of 0 cannot run."""
-        placement = tuple(sorted((len(gpus) for _, gpus in setting.allocation), reverse=True))
+        placement = self.on(placement_of(setting))
         epoch = self.epoch(setting.progress)
         pace = _pace_alone(self, placement, epoch, setting.gpu_type, (per_gpu_batch, accumulation))
         if setting.packed_with:
             # A profiler can tell that it is not alone, and leaves such steps out.
             return replace(pace, speed=PACKED_SPEED * pace.speed, observation=None)
         return pace
+
+    def bounds(self, placement: Placement) -> Batch:
+        """Of the batch on a placement."""
+        return self.batch
+
+    def split_on(self, batch: int, placement: Placement) -> tuple[int, int]:
+        """(per-GPU batch, accumulation) on a placement; a per-GPU batch of 0 means it has too many GPUs."""
+        return self.split(batch, sum(placement))
+
+    def on(self, placement: Placement) -> Placement:
+        """The placement that one counts as."""
+        return placement
 
     def split(self, batch: int, gpus: int) -> tuple[int, int]:
         """(per-GPU batch, accumulation) on so many GPUs; a per-GPU batch of 0 means there are too many of them."""
@@ -157,6 +173,15 @@ class MeasuredProfile:
             ) from None
 
 
+def placement_of(setting: Setting) -> Placement:
+    """GPUs on each node, the most first."""
+    return tuple(sorted((len(gpus) for _, gpus in setting.allocation), reverse=True))
+
+
+def noise_scale_of(initial: int, grad_sqr: float, grad_var: float) -> float:
+    return min(initial * grad_var / grad_sqr, NOISE_SCALE_MAX) if grad_sqr > 0.0 else NOISE_SCALE_MAX
+
+
 def canonical(placement: Placement, node_gpus: int) -> Placement:
     """The lexicographically smallest rotation, nodes larger than any measured one being split."""
     parts = tuple(min(node_gpus, gpus - start) for gpus in placement for start in range(0, gpus, node_gpus))
@@ -180,7 +205,7 @@ def _pace_alone(
         speed=float(gain(sqr, var, batch / initial)) / step_s,
         until=profile.ends[epoch],
         batch=batch,
-        noise_scale=min(initial * var / sqr, NOISE_SCALE_MAX) if sqr > 0.0 else NOISE_SCALE_MAX,
+        noise_scale=noise_scale_of(initial, sqr, var),
         observation=Observation(gpu_type, len(placement), gpus, m, s, step_s, sync_s),
         tick_s=TICK_S,
     )
@@ -194,15 +219,21 @@ def applications_in(directory: Path) -> Iterator[str]:
     yield from sorted(path.parent.name for path in directory.glob("*/placements.csv"))
 
 
-def load_profile(directory: Path, *, suffix: str = "", cap: int | None = None) -> MeasuredProfile:
-    """Read and check one application's directory; InvalidTrace names the file and line at fault.
+AnyProfile = TypeVar("AnyProfile", bound=MeasuredProfile)
 
-    `suffix` ends the names of the files of step times; `cap` is the largest per-GPU batch its memory holds, where that
-    is less than was measured.
-    """
+
+def load_profile(directory: Path) -> MeasuredProfile:
+    """Read and check one application's directory; InvalidTrace names the file and line at fault."""
+    return read_profile(directory, MeasuredProfile, cap=PER_GPU_CAPS.get(directory.name))
+
+
+def read_profile(directory: Path, kind: type[AnyProfile], *, suffix: str = "", cap: int | None = None) -> AnyProfile:
+    """A profile of any kind. `suffix` ends the names of the files of step times; `cap` is the largest per-GPU batch the
+    memory holds, where that is less than was measured."""
     name = directory.name
-    placements = _read_placements(directory / f"placements{suffix}.csv")
-    points, point_times = _surface_points(placements, directory / f"scalability{suffix}.csv")
+    within = kind.sync_within_step
+    placements = _read_placements(directory / f"placements{suffix}.csv", within=within)
+    points, point_times = _surface_points(placements, directory / f"scalability{suffix}.csv", within=within)
     files = _validation_files(directory)
     runs = [_read_validation(files[batch]) for batch in sorted(files)]
     epochs = min(EPOCHS.get(name, len(runs[0])), *(len(run) for run in runs))
@@ -210,13 +241,13 @@ def load_profile(directory: Path, *, suffix: str = "", cap: int | None = None) -
     iterations = stats_BE4[:, :, 3].T
     local_L = np.concatenate([measured[0] for measured in placements.values()])
     largest = int(local_L.max())
-    return MeasuredProfile(
+    return kind(
         name=name,
         batch=Batch(
             initial=min(files),
             max_total=max(files),
             min_per_gpu=int(local_L.min()),
-            max_per_gpu=min(cap or PER_GPU_CAPS.get(name, largest), largest),
+            max_per_gpu=min(cap or largest, largest),
         ),
         # The run that is furthest behind says when an epoch's progress is made. Ascending, as every run's is.
         ends=tuple(stats_BE4[:, :, 0].min(axis=0).tolist()),
@@ -230,13 +261,19 @@ def load_profile(directory: Path, *, suffix: str = "", cap: int | None = None) -
     )
 
 
+def fewest_gpus(path: Path) -> int:
+    """Of all placements in a file."""
+    rows = _rows(path, required=("placement",))
+    return min((sum(map(int, text)) for row in rows if (text := row.text("placement")).isdigit()), default=1)
+
+
 def _rows(path: Path, *, required: Sequence[str]) -> Iterator[Row]:
     if not read_text(path).strip():
         raise InvalidTrace(f"is empty; expected the columns {', '.join(required)}", source=str(path))
     return read_table(path, required=required)
 
 
-def _read_placements(path: Path) -> dict[Placement, tuple[Floats, Floats, Floats]]:
+def _read_placements(path: Path, *, within: bool) -> dict[Placement, tuple[Floats, Floats, Floats]]:
     found: dict[Placement, dict[int, tuple[float, float]]] = {}
     for row in _rows(path, required=("placement", "local_bsz", "step_time", "sync_time")):
         text = row.text("placement")
@@ -246,7 +283,7 @@ def _read_placements(path: Path) -> dict[Placement, tuple[Floats, Floats, Floats
         local = row.whole("local_bsz")
         if local in by_local:
             raise row.error("local_bsz", f"each per-GPU batch once for placement {text}")
-        by_local[local] = _step_and_sync(row)
+        by_local[local] = _step_and_sync(row, within=within)
     if not found:
         raise InvalidTrace("has no rows; expected one per placement and per-GPU batch", source=str(path))
     placements = {}
@@ -256,7 +293,9 @@ def _read_placements(path: Path) -> dict[Placement, tuple[Floats, Floats, Floats
     return placements
 
 
-def _surface_points(placements: Mapping[Placement, tuple[Floats, Floats, Floats]], path: Path) -> tuple[Floats, Floats]:
+def _surface_points(
+    placements: Mapping[Placement, tuple[Floats, Floats, Floats]], path: Path, *, within: bool
+) -> tuple[Floats, Floats]:
     """Points of the times by (nodes, GPUs, per-GPU batch): measured placements averaged, and the larger ones.
 
     In the artifact's order: there are several triangulations of a grid, and the order decides between them.
@@ -270,15 +309,15 @@ def _surface_points(placements: Mapping[Placement, tuple[Floats, Floats, Floats]
         key = row.whole("num_nodes"), row.whole("num_replicas"), row.whole("local_bsz")
         if key not in groups:
             keys.append(key)
-        groups.setdefault(key, []).append(_step_and_sync(row))
+        groups.setdefault(key, []).append(_step_and_sync(row, within=within))
     return np.array(keys, dtype=np.float64), np.array([np.mean(groups[key], axis=0) for key in keys])
 
 
-def _step_and_sync(row: Row) -> tuple[float, float]:
+def _step_and_sync(row: Row, *, within: bool) -> tuple[float, float]:
     step, sync = row.number("step_time"), row.number("sync_time")
     if step == 0.0:
         raise row.error("step_time", "a number of seconds above 0")
-    if sync >= step:
+    if within and sync >= step:
         raise row.error("sync_time", f"less than the step time, {step:g}")
     return step, sync
 

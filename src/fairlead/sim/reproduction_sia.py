@@ -1,13 +1,13 @@
 """Sia (Jayaram Subramanya et al., SOSP '23): three types of GPUs, rerun next to the paper's headline figures.
 
-What it has in common with other papers is in `reproduction.py`. The authors' data is used if it is there. Without it,
-jobs of the built-in applications come as often and in about the mix of the paper's workloads. These are other jobs on
-other GPUs than the paper's: of the published figures only the ratio between two policies compares with ours.
+What it has in common with other papers is in `reproduction.py`. The authors' data is used if it is there, and then
+what their own simulator gave is the yardstick (`reproduction_sia_data.py`). Without it, jobs of the built-in
+applications come as often and in about the mix of the paper's workloads. These are other jobs on other GPUs than the
+paper's: of the published figures only the ratio between two policies compares with ours.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,19 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.core.errors import InvalidSpec
 from fairlead.goodput.tune import best_batch
 from fairlead.plugins import make_policy
 from fairlead.sim.applications import APPLICATIONS, DEFAULT_TYPE
 from fairlead.sim.cluster import parse_cluster
 from fairlead.sim.experiment import Experiment, Result
 from fairlead.sim.reproduction import AS_PUBLISHED, Published, Rerun, Rules, Variant, pollux_rules
+from fairlead.sim.reproduction_sia_data import ArtifactFigures, SiaData, SiaWorkload
 from fairlead.sim.traces.canonical import to_jsonl
 from fairlead.sim.traces.files import write_text
 from fairlead.sim.traces.generate import Workload, generate
 from fairlead.sim.traces.record import Trace, TraceJob
-from fairlead.sim.traces.table import listed
-from fairlead.sim.typed import typed_applications_in
 
 CLUSTER, CADENCE, RESTART_S, JOBS = "t4=6x4,rtx=3x8,a100=2x8", "60s", 30.0, 160
 
@@ -44,20 +42,8 @@ PUBLISHED: Mapping[str, tuple[float, float]] = {
 }
 PUBLISHED_ON = "the paper's Philly workloads: compare ratios only"
 
-SOURCE = """\
-the SOSP '23 artifact of Sia: https://github.com/siasosp23/artifacts. Expected is its directory sia-simulator, with
-  workloads/<trace>/workload-N.csv         philly, saturn (Helios) and newtrace there
-  traces/<application>/placements-<type>.csv, scalability-<type>.csv, validation-<batch>.csv"""
-
-
-@dataclass(frozen=True, slots=True)
-class SiaWorkload:
-    """A file of jobs: the authors' own, or generated with a seed."""
-
-    name: str
-    path: Path
-    seed: int | None = None
-
+#: The policy as the artifact released it: its own figures of what restarts cost, and costs in two digits.
+AS_RELEASED = {"sia": "sia:restarts=published,digits=2"}
 
 # -- the generated workload ------------------------------------------------------------------------------------------
 
@@ -112,49 +98,11 @@ def tuned_wishes(model: str, most: int) -> tuple[tuple[int, int], ...]:
     return tuple(wishes) or (better[-1],)  # one that scales better than that takes what it can get
 
 
-# -- the authors' data -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SiaData:
-    """What lies in a directory laid out as SOURCE says."""
-
-    directory: Path
-    #: By name, `philly/1`, in order.
-    workloads: Mapping[str, Path]
-
-    @property
-    def profiles(self) -> Path:
-        return self.directory / "traces"
-
-    def choose(self, names: Sequence[str]) -> list[SiaWorkload]:
-        """Those workloads; a number alone is Philly's. For none, all of Philly's, or all if there are none of it."""
-        named = [f"philly/{name}" if name.isdigit() else name for name in names]
-        named = named or [name for name in self.workloads if name.startswith("philly/")] or list(self.workloads)
-        for name in named:
-            if name not in self.workloads:
-                raise InvalidSpec(
-                    f"{self.directory / 'workloads'} has no workload {name!r}; it has {listed(list(self.workloads))}"
-                )
-        return [SiaWorkload(name, self.workloads[name]) for name in dict.fromkeys(named)]
-
-
-def read_sia_data(directory: Path) -> SiaData:
-    """Look at a directory of the artifact's data; InvalidSpec says what is missing and where to get it."""
-    if not directory.is_dir():
-        raise InvalidSpec(f"there is no directory {directory}; the data comes from {SOURCE}")
-    found: dict[tuple[str, int], Path] = {}
-    for path in (directory / "workloads").rglob("workload-*.csv"):
-        if number := re.fullmatch(r"workload-(\d{1,9})\.csv", path.name):
-            found[path.parent.relative_to(directory / "workloads").as_posix(), int(number[1])] = path
-    if not found or next(typed_applications_in(directory / "traces"), None) is None:
-        lacks = "traces/<application>/placements-<type>.csv" if found else "workloads/<trace>/workload-N.csv"
-        there = listed(sorted(path.name for path in directory.iterdir()))
-        raise InvalidSpec(f"{directory} has no {lacks}; it has {there}. The data comes from {SOURCE}")
-    return SiaData(directory, {f"{family}/{number}": path for (family, number), path in sorted(found.items())})
-
-
 # -- the experiment --------------------------------------------------------------------------------------------------
+
+
+#: What is compared with the artifact's simulator.
+FIGURES = ("jct_mean_s", "jct_p50_s", "jct_p99_s", "makespan_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +134,20 @@ class SiaRerun:
         return None if self.published is None else self.published.jct_mean_s / PUBLISHED["sia"][0]
 
     @property
+    def artifact(self) -> ArtifactFigures | None:
+        """What the artifact's simulator gave under its own policy; None on another cluster or for fewer jobs."""
+        rules = self.variant.rules
+        same = parse_cluster(rules.cluster) == parse_cluster(CLUSTER) and rules.jobs is None
+        return self.workload.artifact if same else None
+
+    def over_artifact(self, figure: str) -> float | None:
+        """One of our figures over that of the artifact's simulator under its own policy, on the same jobs."""
+        theirs_s = None if self.artifact is None else getattr(self.artifact, figure)
+        summary = self.result.measured.summary
+        ours_s = None if summary.unfinished else getattr(summary, figure)
+        return ours_s / theirs_s if ours_s is not None and theirs_s else None
+
+    @property
     def _rerun(self) -> Rerun:
         return Rerun(0, self.variant, self.result, None, self.sia_s)
 
@@ -204,6 +166,9 @@ class SiaRerun:
             "ratio_to_sia": self.ratio,
             "published_ratio_to_sia": self.published_ratio,
         }
+        for figure in FIGURES:
+            added[f"artifact_{figure}"] = None if self.artifact is None else getattr(self.artifact, figure)
+            added[f"{figure.removesuffix('_s')}_to_artifact"] = self.over_artifact(figure)
         if self.workload.seed is not None:
             added["setting_trace"] = None  # the file it was written to is gone
         return row | added
@@ -214,11 +179,12 @@ def sia_rules(*, cluster: str, jobs: int | None) -> Rules:
     return pollux_rules(cluster=cluster, cadence=CADENCE, restart_s=RESTART_S, jobs=jobs)
 
 
-def sia_variants(names: Sequence[str], rules: Rules) -> list[Variant]:
-    """Policies by name or with options; tiresias as Pollux's artifact has it."""
+def sia_variants(names: Sequence[str], rules: Rules, *, released: bool) -> list[Variant]:
+    """Policies by name or with options; tiresias as Pollux's artifact has it, and sia as Sia's if it is `released`."""
+    known = {**AS_PUBLISHED, **(AS_RELEASED if released else {})}
     variants = []
     for name in names:
-        policy = AS_PUBLISHED.get(name, name)
+        policy = known.get(name, name)
         make_policy(policy)
         variants.append(Variant(name, policy, rules, name.partition(":")[0]))
     return variants
@@ -238,20 +204,29 @@ def write_workloads(directory: Path, seeds: Sequence[int], *, jobs: int, cluster
 
 
 def sia_experiment(workload: SiaWorkload, variant: Variant, *, data: SiaData | None) -> Experiment:
-    """With the authors' data restarts take as long as they measured for each model (`default` costs)."""
+    """With the authors' data starts take as long as in their simulator, and applications are known from one GPU of each
+    type. Their policy counts on batches up to the one that was asked for; jobs tune theirs within the application's."""
     rules = variant.rules
-    return Experiment(
+    generated = Experiment(
         trace=str(workload.path),
         policy=variant.policy,
         cluster=rules.cluster,
-        format=None if data is None else "pollux",
-        profiles=None if data is None else str(data.profiles),
         cadence=rules.cadence,
-        costs=rules.costs if data is None else "default",
+        costs=rules.costs,
         jobs=rules.jobs,
         estimates="none",  # nobody promises a run time in the paper
         oversized="clip",  # to the GPUs of one type, as the artifact does for policies that do not resize jobs
         retune_every_s=rules.retune_every_s,
+    )
+    if data is None:
+        return generated
+    return replace(
+        generated,
+        format="pollux",
+        profiles=str(data.profiles),
+        costs="sia",
+        foreknown="one-gpu",
+        batch_limit="requested" if variant.against == "sia" else "application",
     )
 
 

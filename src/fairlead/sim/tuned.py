@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from fairlead.goodput.fit import fit
 from fairlead.goodput.tune import best_batch
-from fairlead.sim.measured import MeasuredProfile, MeasuredTruth
+from fairlead.sim.measured import MeasuredProfile, MeasuredTruth, Placement, placement_of
 from fairlead.sim.truth import Learned, Pace, Setting
 
 
@@ -27,9 +27,8 @@ class TunedTruth:
         return self.asked.total
 
     def pace(self, setting: Setting) -> Pace:
-        profile, held = self.asked.profile, setting.allocation
-        split = _split(profile, setting.learned, setting.gpu_type, len(held.shares), held.total)
-        return profile.pace(setting, *split)
+        profile = self.asked.profile
+        return profile.pace(setting, *tuned_split(profile, setting.learned, setting.gpu_type, placement_of(setting)))
 
     def remaining_s(self, progress: float) -> float:
         return self.asked.remaining_s(progress)
@@ -42,15 +41,16 @@ class TunedTruth:
 
 
 @lru_cache(maxsize=4096)
-def _split(profile: MeasuredProfile, learned: Learned, gpu_type: str, nodes: int, gpus: int) -> tuple[int, int]:
+def tuned_split(profile: MeasuredProfile, learned: Learned, gpu_type: str, placement: Placement) -> tuple[int, int]:
     """(per-GPU batch, accumulation); a per-GPU batch of 0 means there are too many GPUs for any batch.
 
     Of the profile only the bounds of the batch are used, which its user knows. Remembered, since whoever asks how a job
     would go on asks again when it does.
     """
-    batch = profile.batch
+    placement = profile.on(placement)
+    batch, gpus = profile.bounds(placement), sum(placement)
     observations = tuple(seen for seen in learned.observations if seen.gpu_type == gpu_type)
     if not observations or learned.noise_scale is None:
-        return profile.split(max(batch.initial, batch.min_per_gpu * gpus), gpus)
-    m, s, goodput = best_batch(fit(observations).params, learned.noise_scale, nodes, gpus, batch)
+        return profile.split_on(max(batch.initial, batch.min_per_gpu * gpus), placement)
+    m, s, goodput = best_batch(fit(observations).params, learned.noise_scale, len(placement), gpus, batch)
     return (m, s) if goodput > 0.0 else (0, 0)

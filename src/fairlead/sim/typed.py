@@ -7,9 +7,8 @@ A profile is one directory per application, with files for each type of GPU it w
     validation-<batch>.csv   of all types: what a model learns from a batch does not depend on the GPU
 
 A type is named as in the artifact (aws, rtx, dgx-ext, ...), or by one of the names in ALIASES. The rules are those of
-`measured.py`, for each type by its own files, and two of the artifact's simulator: real jobs were slower than their
-profiles by the factors in SLOWER, and memory limits some per-GPU batches below what was measured. A type without files
-is one the application cannot run on.
+`sia_profile.py`, for each type by its own files. Real jobs were slower than their profiles by the factors in SLOWER. A
+type without files is one the application cannot run on.
 
 The bounds of a job's batch that its user states are those which hold on every type. On each type it uses all it has.
 """
@@ -23,15 +22,15 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.types import Batch
-from fairlead.sim import tuned
-from fairlead.sim.alone import RunAlone
+from fairlead.core.types import Allocation, Batch
+from fairlead.sim.alone import RunAlone, consolidated
 from fairlead.sim.applications import DEFAULT_TYPE, Application
-from fairlead.sim.measured import PINNED_BATCHES, MeasuredProfile, MeasuredTruth, load_profile
+from fairlead.sim.measured import PINNED_BATCHES, MeasuredTruth, placement_of
+from fairlead.sim.sia_profile import MICRO_BATCHES, PipelineProfile, SiaProfile, load_sia_profile
 from fairlead.sim.traces.record import TraceJob
 from fairlead.sim.traces.table import listed
 from fairlead.sim.truth import Pace, Setting
-from fairlead.sim.tuned import TunedTruth
+from fairlead.sim.tuned import TunedTruth, tuned_split
 
 #: Other names of the artifact's types, each with the types it may stand for, the best first.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -45,7 +44,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 #: How many times slower than their profiles jobs were on the artifact's real cluster.
 SLOWER = {"cifar10": 1.8, "imagenet": 1.2, "yolov3": 1.2, "bert": 1.2, "deepspeech2": 1.2, "ncf": 1.5}
 
-#: By application and type: memory holds less than the largest per-GPU batch in the profile.
+#: By application and type: users state a smaller largest per-GPU batch than was measured.
 PER_GPU_CAPS = {("deepspeech2", "rtx"): 57}
 
 _PREFIX = "placements-"
@@ -88,7 +87,7 @@ class TypedProfile:
     """One application by GPU type, each read when it is first asked for."""
 
     directory: Path
-    _read: dict[str, MeasuredProfile] = field(default_factory=dict, repr=False)
+    _read: dict[str, SiaProfile] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -100,16 +99,16 @@ class TypedProfile:
         found = (path.stem.removeprefix(_PREFIX) for path in self.directory.glob(f"{_PREFIX}*.csv"))
         return tuple(sorted(found))
 
-    def on(self, gpu_type: str) -> MeasuredProfile | None:
+    def on(self, gpu_type: str) -> SiaProfile | None:
         """None for a type it was not measured on."""
         name = gpu_type.lower()
         file = next((type_ for type_ in (name, *ALIASES.get(name, ())) if type_ in self.types), None)
         if file is not None and file not in self._read:
             cap = PER_GPU_CAPS.get((self.name, file))
-            self._read[file] = load_profile(self.directory, suffix=f"-{file}", cap=cap)
+            self._read[file] = load_sia_profile(self.directory, gpu_type=file, cap=cap)
         return None if file is None else self._read[file]
 
-    def among(self, gpu_types: Sequence[str]) -> dict[str, MeasuredProfile]:
+    def among(self, gpu_types: Sequence[str]) -> dict[str, SiaProfile]:
         """Those of these types that it was measured on, the fastest first; InvalidSpec if there is none."""
         found = {name: profile for name in gpu_types if (profile := self.on(name)) is not None}
         if not found:
@@ -119,14 +118,7 @@ class TypedProfile:
                 f"{', '.join(also) or 'nothing'}), none of which the job can have: the cluster's types are "
                 f"{listed(gpu_types)}. Name them in --cluster, as in aws=6x4,rtx=3x8,dgx-ext=2x8"
             )
-        return dict(sorted(found.items(), key=lambda item: (_sample_s(item[1]), item[0])))
-
-
-def _sample_s(profile: MeasuredProfile) -> float:
-    """Seconds of a sample on one GPU, at the largest batch it holds."""
-    assert profile.batch.max_per_gpu is not None
-    times = profile.times((1,), profile.batch.max_per_gpu)
-    return math.inf if times is None else times[0] / profile.batch.max_per_gpu
+        return dict(sorted(found.items(), key=lambda item: (item[1].sample_s(), item[0])))
 
 
 # -- the truths ------------------------------------------------------------------------------------------------------
@@ -137,9 +129,9 @@ class TypedTruth(MeasuredTruth):
     """A job that keeps its global batch, on whatever type it is. `profile` is that of the fastest type it may have."""
 
     #: By GPU type, the fastest first.
-    by_type: tuple[tuple[str, MeasuredProfile], ...] = ()
+    by_type: tuple[tuple[str, SiaProfile], ...] = ()
 
-    def on(self, gpu_type: str) -> MeasuredProfile | None:
+    def on(self, gpu_type: str) -> SiaProfile | None:
         """The fastest one where no type is named: what its user would say it takes."""
         return next((profile for name, profile in self.by_type if gpu_type in (name, "")), None)
 
@@ -147,7 +139,30 @@ class TypedTruth(MeasuredTruth):
         profile = self.on(setting.gpu_type)
         if profile is None:
             return Pace(speed=0.0, until=self.total)
-        return self.slowed(profile.pace(setting, *profile.split(self.batch, setting.allocation.total)))
+        return self.slowed(profile.pace(setting, *profile.split_on(self.batch, placement_of(setting))))
+
+    def least_gpus(self, gpu_type: str) -> int:
+        """The fewest GPUs of a type, or of any for one without a profile, to train on: a pipeline's stages, else 1."""
+        profile = self.on(gpu_type)
+        return min(each.least_gpus for _, each in self.by_type) if profile is None else profile.least_gpus
+
+    @property
+    def most_gpus(self) -> int:
+        """The most GPUs of any type that it was measured on."""
+        return max(profile.most_gpus for _, profile in self.by_type)
+
+    @property
+    def reference(self) -> Allocation:
+        return consolidated(max(self.gpus, self.least_gpus("")), node_gpus=self.profile.node_gpus)
+
+    def split(self, gpus: int) -> tuple[int, int]:
+        shape = consolidated(gpus, node_gpus=self.profile.node_gpus)
+        return self.profile.split_on(self.batch, tuple(len(on) for _, on in shape))
+
+    def step_s(self, gpus: int) -> float:
+        """On the fastest type."""
+        seen = self.pace(Setting(0.0, consolidated(gpus, node_gpus=self.profile.node_gpus), "")).observation
+        return math.inf if seen is None else seen.step_s
 
     def slowed(self, pace: Pace) -> Pace:
         """As on a real cluster. What its profiler measures stays as it is, so the scheduler cannot know."""
@@ -165,10 +180,14 @@ class TypedTunedTruth(TunedTruth):
     asked: TypedTruth
 
     def pace(self, setting: Setting) -> Pace:
-        profile, held = self.asked.on(setting.gpu_type), setting.allocation
+        profile = self.asked.on(setting.gpu_type)
         if profile is None:
             return Pace(speed=0.0, until=self.total)
-        split = tuned._split(profile, setting.learned, setting.gpu_type, len(held.shares), held.total)
+        placement = placement_of(setting)
+        if isinstance(profile, PipelineProfile):  # its batch follows from its GPUs
+            split = profile.split_on(self.asked.batch, placement)
+        else:
+            split = tuned_split(profile, setting.learned, setting.gpu_type, placement)
         return self.asked.slowed(profile.pace(setting, *split))
 
 
@@ -176,6 +195,8 @@ def typed_truth(job: TraceJob, profile: TypedProfile, gpu_types: Sequence[str], 
     """The truth of a job of a profiled application on a cluster of these types; `adapt` as in `adapting.py`."""
     pinned = PINNED_BATCHES.get(profile.name) if adapt == "batch" else None
     batch = job.batch if pinned is None else pinned
+    if batch is None and all(isinstance(each, PipelineProfile) for each in profile.among(gpu_types).values()):
+        batch = MICRO_BATCHES
     if batch is None:
         raise InvalidSpec(f"has no batch size, which the profile of {profile.name} needs; add it to the trace")
     asked = _asked(profile, tuple(gpu_types), job.gpus, batch)

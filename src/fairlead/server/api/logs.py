@@ -24,7 +24,7 @@ Attempt = Annotated[
     Query(pattern=r"^([0-9]{1,9}|all)$", description="A number, or `all`; without it, the last one."),
 ]
 Tail = Annotated[int | None, Query(ge=0, le=MOST_TAIL, description="The last so many lines of each worker.")]
-#: UNIX seconds have at least nine digits: nobody asks for the last thirty years in seconds.
+#: UNIX seconds have at least nine digits: no query is about the last thirty years in seconds.
 _UNIX = r"[0-9]{9,12}(?:\.[0-9]{1,9})?"
 Since = Annotated[
     str | None,

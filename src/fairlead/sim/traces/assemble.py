@@ -37,6 +37,7 @@ class JobFields(TypedDict, total=False):
     gpu_types: tuple[str, ...]
     in_place: bool
     preemptible: bool
+    adapts: str
     priority: int
     weight: float
     deadline_s: float | None

@@ -28,7 +28,7 @@ from fairlead.sim.traces.table import Row, listed, read_table
 VERSION = 1
 REQUIRED = ("id", "submit_s", "gpus")
 
-TEXTS = ("id", "name", "tenant", "model", "mode", "outcome")
+TEXTS = ("id", "name", "tenant", "model", "mode", "adapts", "outcome")
 SECONDS = ("submit_s", "duration_s", "estimate_s", "steps", "deadline_s", "weight")
 COUNTS = ("gpus", "gpus_min", "gpus_max", "batch")
 FLAGS = ("in_place", "preemptible")

@@ -15,6 +15,9 @@ from itertools import pairwise
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Batch, Observation, Speed
 
+#: What may change of a job; "" does not say.
+ADAPTS = ("", "nothing", "gpus", "batch")
+
 
 class InvalidTrace(InvalidSpec):
     """A trace file that cannot be read; says where it is wrong and what was expected there."""
@@ -95,6 +98,8 @@ class TraceJob:
     in_place: bool = False
     #: Others may take its GPUs.
     preemptible: bool = True
+    #: What may change of it at most, where a policy makes use of that: nothing, gpus, batch; "" for whatever can.
+    adapts: str = ""
     priority: int = 0
     weight: float = 1.0
     deadline_s: float | None = None
@@ -110,6 +115,8 @@ class TraceJob:
             raise InvalidSpec("id is empty; every job needs one")
         if not self.tenant or not self.mode or self.model == "":
             raise InvalidSpec("tenant, mode or model is empty; leave the field out to get its default")
+        if self.adapts not in ADAPTS:
+            raise InvalidSpec(f"adapts is {self.adapts!r}; expected nothing, gpus or batch, or leave it out")
         for name in ("submit_s", "duration_s", "estimate_s", "steps", "deadline_s"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
