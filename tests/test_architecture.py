@@ -70,27 +70,43 @@ class May:
 #: What runs the workers of a job: it needs no torch.
 RUNS_WORKERS = {"train.agent", "train.history", "train.reproduction", "train.steering", "train.wire"}
 
+#: What starts processes, and ends them with those that started them.
+RUNS_PROCESSES = {"train.agent", "train.parent_death"}
+
 #: Of the server, what needs none of its packages, so that the command can say which are missing; and what is imported
 #: only when they are not.
-WITHOUT_PACKAGES = {"server.config", "server.directory", "server.keys", "server.listening"}
-STARTS_THE_SERVER = {"server.inspecting", "server.running"}
+WITHOUT_PACKAGES = {"server.config", "server.directory", "server.identity", "server.keys", "server.listening"}
+STARTS_THE_SERVER = {"server.cluster", "server.database_copy", "server.inspecting", "server.running"}
 
 #: The arrows of the design. A new part needs a line here.
 MAY = {
-    "fairlead": May(set()),
+    "fairlead": May({"sim.api"}),
     "core": May({"core"}, {"numpy"}),
     "goodput": May({"goodput", "core.types", "core.errors"}, {"numpy", "scipy"}),
     "policies": May({"core", "goodput", "policies"}, {"numpy", "scipy"}),
-    "journal": May({"core"}),
+    "database_url": May(set()),
+    "journal": May({"core", "database_url"}, {"psycopg"}),
     "plugins": May({"core"}),
-    "sim": May({"core", "goodput", "journal", "plugins", "sim"}, {"numpy", "scipy", "rich"}),
+    "sim": May({"core", "database_url", "goodput", "journal", "plugins", "sim"}, {"numpy", "pandas", "scipy", "rich"}),
     "train": May({"core.errors", "core.hints", "core.types", "goodput", "train"}, {"numpy", "torch"}),
     "testing": May({"core", "journal", "policies", "sim", "testing"}, {"numpy", "hypothesis"}),
     "jobfile": May({"core", "jobfile"}, {"yaml"}),
     "client": May({"client", "core.errors", "jobfile"}, {"httpx"}),
-    "backends": May({"backends", "core", "train.agent", "train.memory", "train.wire"}, {"pynvml"}),
+    "backends": May({"backends", "core", *RUNS_PROCESSES, "train.memory", "train.wire"}, {"pynvml"}),
     "server": May(
-        {"__version__", "backends", "core", "goodput", "jobfile", "journal", "plugins", "policies", "server", "sim"},
+        {
+            "__version__",
+            "backends",
+            "core",
+            "database_url",
+            "goodput",
+            "jobfile",
+            "journal",
+            "plugins",
+            "policies",
+            "server",
+            "sim",
+        },
         {"alembic", "fastapi", "prometheus_client", "pydantic", "sqlalchemy", "starlette", "uvicorn"},
     ),
     "cli": May(
@@ -100,13 +116,16 @@ MAY = {
             "cli",
             "client",
             "core",
+            "database_url",
             "goodput",
             "jobfile",
             "journal",
             "plugins",
             "sim",
             *RUNS_WORKERS,
+            "backends.cgroup",
             "backends.machine",
+            "backends.ownership",
             "backends.processes",
             *WITHOUT_PACKAGES,
             *STARTS_THE_SERVER,
@@ -179,7 +198,8 @@ def test_right_arrows_are_let_through() -> None:
 # -- heavy and optional packages -----------------------------------------------------------------------------------
 
 HEAVY = {
-    *("alembic", "fastapi", "hypothesis", "prometheus_client", "psycopg", "pydantic", "pynvml", "ray", "sqlalchemy"),
+    *("alembic", "fastapi", "hypothesis", "pandas", "prometheus_client", "psycopg", "pydantic", "pynvml", "ray"),
+    "sqlalchemy",
     *("starlette", "torch", "uvicorn"),
 }
 

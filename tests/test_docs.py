@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import inspect
 import io
 import os
 import re
@@ -25,14 +24,17 @@ from typing import NamedTuple
 import click
 import pytest
 
-from fairlead.backends.gang import torchrun_environment, visible
+from fairlead.backends.gang import environments
 from fairlead.backends.task import Task
+from fairlead.cli.compare import compare
+from fairlead.cli.simulate import simulate
 from fairlead.cli.trace import trace
 from fairlead.core.messages import COMMANDS, EVENTS
 from fairlead.core.snapshot import Columns, NodeColumns
 from fairlead.core.types import Phase
 from fairlead.plugins import POLICIES, find_policy, settable
-from fairlead.policies import reasons
+from fairlead.policies import reasons, wait_reason, weighed_wait
+from fairlead.sim import job_table
 from fairlead.sim.applications import APPLICATIONS
 from fairlead.sim.costs import Costs
 from fairlead.sim.traces import READERS, TraceJob
@@ -43,6 +45,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README, TUTORIAL, WRITING = ROOT / "README.md", DOCS / "tutorial.md", DOCS / "writing-a-policy.md"
 GOODPUT = DOCS / "goodput.md"
+EXPERIMENTS = DOCS / "experiments.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -132,6 +135,7 @@ def run_commands(page: Path, directory: Path) -> list[str]:
     kept = ["".join(line for line in text.splitlines(True) if not _ELSEWHERE.match(line)) for text in commands]
     script = "set -euo pipefail\n" + "".join(f"{text}\necho '{mark}'\n" for text in kept)
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "FORCE_COLOR", "PYTHONPATH")}
+    environment["XDG_CACHE_HOME"] = str(directory / ".cache")  # what was simulated before would be told
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=directory,
@@ -185,6 +189,10 @@ def test_the_tutorial_runs_as_written_and_prints_what_it_says(checkout: Path) ->
 
 def test_the_examples_on_the_page_about_goodput_print_what_it_says() -> None:
     assert_current(GOODPUT, "python", run_python(GOODPUT))
+
+
+def test_the_examples_on_the_page_about_experiments_print_what_it_says() -> None:
+    assert_current(EXPERIMENTS, "python", run_python(EXPERIMENTS))
 
 
 def renew(page: Path, language: str, printed: list[str]) -> None:
@@ -282,8 +290,10 @@ def test_every_message_and_phase_is_explained() -> None:
 
 
 def test_every_reason_code_is_explained() -> None:
-    codes = set(re.findall(r"""(?:code, text = |Reason\()"([\w-]+)\"""", inspect.getsource(reasons)))
-    assert len(codes) >= 5
+    codes = {reasons.PLACED}
+    for module in (wait_reason, weighed_wait):
+        codes |= {value for name, value in vars(module).items() if name.isupper() and isinstance(value, str)}
+    assert len(codes) >= 9
     assert codes <= documented("concepts.md")
 
 
@@ -323,6 +333,16 @@ def test_every_option_of_a_trace_verb_is_described(verb: str) -> None:
     assert options - {"--format", "--to"} <= documented("traces.md")
 
 
+@pytest.mark.parametrize("verb", [simulate, compare], ids=lambda verb: str(verb.name))
+def test_every_option_of_an_experiment_is_described(verb: click.Command) -> None:
+    options = {name for parameter in verb.params for name in parameter.opts if name.startswith("--")}
+    assert options <= documented("experiments.md")
+
+
+def test_every_column_of_the_table_of_jobs_is_described() -> None:
+    assert set(job_table.COLUMNS) <= documented("experiments.md")
+
+
 def test_every_rule_of_the_contract_and_every_column_is_described() -> None:
     names = documented("writing-a-policy.md")
     assert set(RULES) <= names
@@ -334,12 +354,13 @@ def test_every_variable_that_a_job_sees_is_described() -> None:
     setting = [package / "server" / "launching.py", *package.glob("backends/*.py"), *package.glob("train/[aw]*.py")]
     own = {name for file in setting for name in re.findall(r'"(FAIRLEAD_[A-Z_]+)"', file.read_text(encoding="utf-8"))}
     task = Task(job="1", attempt=1, command=("true",), workdir="/", env={}, places=(("n0", 0),))
-    told = torchrun_environment(task.slots, 0, task, 1) | visible(task.slots, 0, None)
+    (told,) = environments(task, task.slots, 1)
     assert {"FAIRLEAD_JOB_ID", "FAIRLEAD_ARRAY_INDEX", "FAIRLEAD_AGENT", "FAIRLEAD_COOKIE"} <= own
     assert (own | told.keys()) - documented("jobs.md") == set()
 
 
 if __name__ == "__main__":
     renew(GOODPUT, "python", run_python(GOODPUT))
+    renew(EXPERIMENTS, "python", run_python(EXPERIMENTS))
     with tempfile.TemporaryDirectory() as checked_out:
         renew(TUTORIAL, "sh", run_commands(TUTORIAL, make_checkout(Path(checked_out))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -22,9 +23,10 @@ from fairlead.core.messages import (
     NodeJoined,
     Start,
     Tick,
+    encode,
 )
 from fairlead.core.types import Allocation, JobSpec, Node, Observation
-from fairlead.journal import FileJournal, MemoryJournal, read_journal, replay, save_journal
+from fairlead.journal import FileJournal, MemoryJournal, checksum, read_journal, replay, save_journal
 
 LIFE: list[Message] = [
     NodeJoined(0.0, Node("n0", 4, labels={"rack": "ü"})),
@@ -223,9 +225,10 @@ def test_another_process_reads_while_this_one_writes(path: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_a_folder_is_no_journal(path: Path, tmp_path: Path) -> None:
-    for nothing in (path, tmp_path):
-        with pytest.raises(InvalidSpec, match="there is no journal at"):
-            read(nothing)
+    with pytest.raises(InvalidSpec, match="there is no journal at"):
+        read(path)
+    with pytest.raises(InvalidSpec, match=r"is a directory without fairlead\.db; .* name that: postgresql://"):
+        read(tmp_path)
     assert names(tmp_path) == []
 
 
@@ -245,7 +248,7 @@ def test_an_sqlite_file_of_another_program_is_refused_and_left_alone(path: Path)
         db.execute("CREATE TABLE messages (seq INTEGER PRIMARY KEY, body TEXT)")
     before = path.read_bytes()
     for attempt in (lambda: read(path), lambda: FileJournal(path)):
-        with pytest.raises(InvalidSpec, match=r"run\.journal is an SQLite file, but not a Fairlead journal"):
+        with pytest.raises(InvalidSpec, match=r"run\.journal is an SQLite file, but neither a Fairlead journal"):
             attempt()
     assert path.read_bytes() == before
 
@@ -259,9 +262,9 @@ def change(path: Path, statement: str, *values: object) -> None:
 
 def test_a_journal_from_the_future_asks_for_an_upgrade(path: Path) -> None:
     write(path)
-    change(path, "PRAGMA user_version = 2")
+    change(path, "PRAGMA user_version = 3")
     for attempt in (lambda: read(path), lambda: FileJournal(path)):
-        with pytest.raises(InvalidSpec, match=r"run\.journal was written by a newer Fairlead \(journal version 2\)"):
+        with pytest.raises(InvalidSpec, match=r"run\.journal was written by a newer Fairlead \(journal version 3\)"):
             attempt()
 
 
@@ -276,18 +279,43 @@ def test_a_journal_from_the_future_asks_for_an_upgrade(path: Path) -> None:
         ('{"v":1,"type":"Tick","at":1e999}', "Tick.at is inf"),
         ('{"v":1,"type":"Tick"}', "Tick lacks at"),
         ("[" * 100_000, "recursion"),
-        (b"\xff\xfe\x00", "decode"),
+        (b"\xff\xfe\x00", "it is damaged"),
     ],
 )
 def test_a_damaged_message_is_named_by_file_and_number(path: Path, body: object, words: str) -> None:
     write(path)
-    change(path, "UPDATE messages SET body = ? WHERE seq = 3", body)
+    crc = checksum(body) if isinstance(body, str) else 0
+    change(path, "UPDATE journal SET body = ?, crc = ? WHERE seq = 3", body, crc)
     messages = read_journal(path)
     assert [next(messages), next(messages)] == [(1, LIFE[0]), (2, LIFE[1])]
     with pytest.raises(InvalidSpec, match=r"run\.journal, message 3: ") as caught:
         next(messages)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 10_000
+
+
+def test_a_message_that_was_changed_is_found_by_its_checksum(path: Path) -> None:
+    write(path)
+    change(path, "UPDATE journal SET body = replace(body, '1', '2') WHERE seq = 3")
+    with pytest.raises(InvalidSpec, match=r"run\.journal, message 3: it is damaged"):
+        read(path)
+
+
+def test_a_journal_of_the_first_version_is_read_and_not_written(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA application_id = 0x464C4A31")
+    db.execute("PRAGMA user_version = 1")
+    db.execute(
+        "CREATE TABLE messages (seq INTEGER PRIMARY KEY, at REAL NOT NULL, type TEXT NOT NULL, body TEXT NOT NULL)"
+    )
+    for message in LIFE:
+        row = (message.at, type(message).__name__, json.dumps(encode(message)))
+        db.execute("INSERT INTO messages (at, type, body) VALUES (?, ?, ?)", row)
+    db.commit()
+    db.close()
+    assert read(path) == LIFE
+    with pytest.raises(InvalidSpec, match="of version 1, which can be read only"):
+        FileJournal(path)
 
 
 def test_a_journal_with_damaged_pages_is_refused_by_name(path: Path) -> None:

@@ -14,6 +14,7 @@ from fairlead.core.hints import did_you_mean
 from fairlead.core.loop import Policy
 from fairlead.plugins import GROUP, POLICIES, find_policy, make_policy, settable
 from fairlead.policies.autoscale import Autoscale
+from fairlead.policies.even import Even
 from fairlead.policies.fifo import Fifo
 from fairlead.policies.pollux import Pollux
 from fairlead.policies.tiresias import Tiresias
@@ -191,7 +192,7 @@ def test_any_other_error_while_it_is_made_is_told_as_such(write: Write) -> None:
 
 
 def test_a_policy_without_options_says_so() -> None:
-    assert refusal("fifo:x=1") == "policy 'fifo:x=1' has no option 'x'; none is known"
+    assert refusal("even:x=1") == "policy 'even:x=1' has no option 'x'; none is known"
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -384,4 +385,4 @@ def test_a_wearer_without_a_default_needs_something_to_wear(write: Write) -> Non
 
 def test_what_is_worn_is_no_option() -> None:
     assert [option.name for option in settable(Autoscale)][:2] == ["low", "high"]
-    assert settable(Fifo) == []
+    assert settable(Even) == []

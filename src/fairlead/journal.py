@@ -1,7 +1,8 @@
 """The journal: everything that happened and was decided, in order, append-only, with one writer.
 
-Two forms: in memory for a simulation, and an SQLite file in WAL mode, which others can read while it is written.
-Replaying a journal rebuilds an equal state.
+Three places, one form. In memory, for a simulation. A file: SQLite in WAL mode, which others can read while it is
+written. And the database of a service, SQLite or PostgreSQL, whose table `journal` is the same; `read_journal` reads
+all of them. Replaying a journal rebuilds an equal state.
 """
 
 from __future__ import annotations
@@ -10,20 +11,58 @@ import fcntl
 import json
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+from urllib.parse import unquote
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
-from fairlead.core.messages import COMMANDS, Message, decode, encode
+from fairlead.core.messages import COMMANDS, JobSubmitted, Message, decode, encode
 from fairlead.core.state import State
+from fairlead.database_url import HIDDEN, is_postgres, without_password
 
-#: What marks an SQLite file as a journal ("FLJ1"), and the version of its tables.
-APPLICATION_ID = 0x464C4A31
-SCHEMA_VERSION = 1
+#: What marks an SQLite file as a journal ("FLJ1") or as the database of a service ("FLS1"), which has one in it: a
+#: service must not take a mere journal for its database. And the version of a journal's table.
+APPLICATION_ID, SERVICE_ID = 0x464C4A31, 0x464C5331
+SCHEMA_VERSION = 2
 
-_SCHEMA = "CREATE TABLE messages (seq INTEGER PRIMARY KEY, at REAL NOT NULL, type TEXT NOT NULL, body TEXT NOT NULL)"
+#: As in `server/tables.py`; a test compares the two.
+_SCHEMA = """
+CREATE TABLE journal (
+    seq INTEGER NOT NULL PRIMARY KEY, turn INTEGER NOT NULL, at DOUBLE NOT NULL, type TEXT NOT NULL, job TEXT,
+    body TEXT NOT NULL, crc BIGINT NOT NULL
+)
+"""
+#: The database in a state directory, unless the service uses another.
+STATE_DATABASE = "fairlead.db"
+
+_INSERT = "INSERT INTO journal (seq, turn, at, type, job, body, crc) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_SELECT = "SELECT seq, body, crc FROM journal WHERE seq > {after} ORDER BY seq"
+#: Version 1 had no checksums.
+_SELECT_V1 = "SELECT seq, body, NULL FROM messages WHERE seq > {after} ORDER BY seq"
+
+
+def to_json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def checksum(body: str) -> int:
+    return zlib.crc32(body.encode())
+
+
+def entry(message: Message) -> dict[str, Any]:
+    """The columns of a message, but for its number and turn. Raises InvalidSpec if it has no JSON form."""
+    body = to_json(encode(message))
+    return {
+        "at": message.at,
+        "type": type(message).__name__,
+        "job": message.spec.id if isinstance(message, JobSubmitted) else getattr(message, "job", None),
+        "body": body,
+        "crc": checksum(body),
+    }
 
 
 class MemoryJournal:
@@ -54,11 +93,10 @@ class FileJournal:
         except FairleadError:
             os.close(self._lock)
             raise
-        self._pending: list[tuple[float, str, str]] = []
+        self._pending: list[dict[str, Any]] = []
 
     def append(self, message: Message) -> None:
-        body = json.dumps(encode(message), separators=(",", ":"), allow_nan=False)
-        self._pending.append((message.at, type(message).__name__, body))
+        self._pending.append(entry(message))
 
     def commit(self) -> None:
         """After this returns, a crash loses nothing appended before."""
@@ -66,7 +104,9 @@ class FileJournal:
             return
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT INTO messages (at, type, body) VALUES (?, ?, ?)", self._pending)
+            (last,) = self._db.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()
+            rows = ((seq, last + 1, *row.values()) for seq, row in enumerate(self._pending, start=last + 1))
+            self._db.executemany(_INSERT, rows)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             if self._db.in_transaction:
@@ -93,22 +133,79 @@ class FileJournal:
         self.close()
 
 
-def read_journal(path: Path, *, after: int = 0) -> Iterator[tuple[int, Message]]:
-    """Numbered messages of a journal file, oldest first, beginning after number `after`. Safe while it is written."""
-    if not path.is_file():
-        raise InvalidSpec(f"there is no journal at {path}")
+def read_journal(source: Path | str, *, after: int = 0) -> Iterator[tuple[int, Message]]:
+    """Numbered messages, oldest first, beginning after number `after`. Safe while it is written.
+
+    `source` is a journal file, the database of a service, a state directory that has one, or its PostgreSQL URL.
+    """
+    source = _database_in(Path(source)) if Path(source).is_dir() else source
+    if is_postgres(source):
+        yield from _read_postgres(str(source), after)
+        return
+    path = journal_file(source)
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
-        _check_is_journal(db, path)
-        for seq, body in db.execute("SELECT seq, body FROM messages WHERE seq > ? ORDER BY seq", (after,)):
-            try:
-                yield seq, decode(json.loads(body))
-            except (InvalidSpec, ValueError, RecursionError) as error:
-                raise InvalidSpec(f"{path}, message {seq}: {error}") from error
+        version = _journal_version(db, path)
+        select = _SELECT_V1 if version == 1 else _SELECT
+        yield from _decoded(db.execute(select.format(after="?"), (after,)), str(path))
     except sqlite3.Error as error:
         raise InvalidSpec(f"{path} is not a readable journal: {error}") from error
     finally:
         db.close()
+
+
+def journal_file(source: Path | str) -> Path:
+    """The SQLite file of a journal, named by its path or as a URL. InvalidSpec if there is none."""
+    if isinstance(source, str) and source.startswith("sqlite:///"):
+        source = unquote(source.removeprefix("sqlite:///"))
+    path = Path(source)
+    if not path.is_file():
+        raise InvalidSpec(f"there is no journal at {path}")
+    return path
+
+
+def _database_in(directory: Path) -> Path | str:
+    """Where the service of a state directory has its journal: in another database, if it says so, else beside it."""
+    named = ""
+    with suppress(OSError, ValueError, AttributeError):
+        named = json.loads((directory / "cluster.json").read_text(encoding="utf-8")).get("database", "")
+    if HIDDEN in named:
+        raise InvalidSpec(f"the service of {directory} uses {named}: name that database itself, with its password")
+    if is_postgres(named) or (named and Path(named).is_file()):
+        return named if is_postgres(named) else Path(named)
+    if not (directory / STATE_DATABASE).is_file():
+        raise InvalidSpec(
+            f"{directory} is a directory without {STATE_DATABASE}; if it is of a service with another database, name "
+            "that: postgresql://user@host/name"
+        )
+    return directory / STATE_DATABASE
+
+
+def _read_postgres(url: str, after: int) -> Iterator[tuple[int, Message]]:
+    name, url = without_password(url), url.replace("postgresql+psycopg://", "postgresql://", 1)
+    try:
+        import psycopg
+    except ImportError:
+        raise InvalidSpec(f"to read {name}, install what PostgreSQL needs: pip install 'fairlead[postgres]'") from None
+    try:
+        # A cursor of the server: a long journal is not fetched as a whole.
+        with psycopg.connect(url, connect_timeout=10) as db, db.cursor("fairlead_journal") as cursor:
+            cursor.execute(_SELECT.format(after="%s"), (after,))
+            yield from _decoded(cursor, name)
+    except psycopg.errors.UndefinedTable:
+        raise InvalidSpec(f"{name} has no table `journal`; it is not the database of a Fairlead service") from None
+    except psycopg.Error as error:
+        raise InvalidSpec(f"{name} is not a readable journal: {str(error).strip()}") from error
+
+
+def _decoded(rows: Iterable[Any], name: str) -> Iterator[tuple[int, Message]]:
+    for seq, body, crc in rows:
+        if not isinstance(body, str) or (crc is not None and checksum(body) != crc):
+            raise InvalidSpec(f"{name}, message {seq}: it is damaged, as its checksum tells; restore a backup")
+        try:
+            yield seq, decode(json.loads(body))
+        except (InvalidSpec, ValueError, RecursionError) as error:
+            raise InvalidSpec(f"{name}, message {seq}: {error}") from error
 
 
 def replay(messages: Iterable[Message]) -> State:
@@ -130,7 +227,7 @@ def _open_or_create(path: Path) -> sqlite3.Connection:
             db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(_SCHEMA)
-        _check_is_journal(db, path)
+        _check_can_append(db, path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
     except BaseException:
@@ -139,13 +236,25 @@ def _open_or_create(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _check_is_journal(db: sqlite3.Connection, path: Path) -> None:
+def _journal_version(db: sqlite3.Connection, path: Path) -> int:
+    """Of its table; that of a service's database is today's."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if application == SERVICE_ID:
+        return SCHEMA_VERSION
     if application != APPLICATION_ID:
-        raise InvalidSpec(f"{path} is an SQLite file, but not a Fairlead journal")
+        raise InvalidSpec(f"{path} is an SQLite file, but neither a Fairlead journal nor the database of a service")
+    (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
         raise InvalidSpec(f"{path} was written by a newer Fairlead (journal version {version}); upgrade to read it")
+    return int(version)
+
+
+def _check_can_append(db: sqlite3.Connection, path: Path) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    if application == SERVICE_ID:
+        raise InvalidSpec(f"{path} is the database of a service, which alone may write to it; choose another name")
+    if (version := _journal_version(db, path)) < SCHEMA_VERSION:
+        raise InvalidSpec(f"{path} is a journal of version {version}, which can be read only; choose another name")
 
 
 def _lock(path: Path) -> int:

@@ -13,6 +13,7 @@ import importlib.util
 import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -100,9 +101,18 @@ def _load(point: EntryPoint) -> type:
 
 
 def _from_file(path: Path, name: str) -> type:
+    return _checked(load_from_file(path, name, what="policy", usable=_has_plan), f"{path}:{name}")
+
+
+def _has_plan(value: Any) -> bool:
+    return isinstance(value, type) and hasattr(value, "plan")
+
+
+def load_from_file(path: Path, name: str, *, what: str, usable: Callable[[Any], bool]) -> Any:
+    """What a Python file of the user's own calls `name`. For messages: `what` it is to be, and what could be meant."""
     if not path.is_file():
-        raise InvalidSpec(f"there is no policy file {path}")
-    module_name = f"fairlead_policy_{path.stem}"
+        raise InvalidSpec(f"there is no {what} file {path}")
+    module_name = f"fairlead_{what.replace(' ', '_')}_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None, "a .py file has a spec"
     assert spec.loader is not None, "and a loader"
@@ -111,11 +121,11 @@ def _from_file(path: Path, name: str) -> type:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise InvalidSpec(f"policy file {path} fails when it is loaded: {error!r}") from error
+        raise InvalidSpec(f"{what} file {path} fails when it is loaded: {error!r}") from error
     if not hasattr(module, name):
-        classes = [n for n, value in vars(module).items() if isinstance(value, type) and hasattr(value, "plan")]
-        raise InvalidSpec(f"{path} has no {name!r}{did_you_mean(name, classes)}")
-    return _checked(getattr(module, name), f"{path}:{name}")
+        known = [n for n, value in vars(module).items() if usable(value)]
+        raise InvalidSpec(f"{path} has no {name!r}{did_you_mean(name, known)}")
+    return getattr(module, name)
 
 
 def _checked(loaded: Any, name: str) -> type:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import World, alive, kill
+from world import World, alive, kill_at_once
 
-from fairlead.backends.attempt import cookie_of, start_guardian
-from fairlead.backends.processes import COOKIE, carriers
+from fairlead.backends.attempt import start_guardian
+from fairlead.backends.processes import COOKIE, carriers, cookie_of
 from fairlead.core.errors import BackendError, InvalidSpec
 from fairlead.core.messages import JobExited, JobReported, JobStarted, JobStopped, Start
 from fairlead.core.types import Phase
@@ -79,15 +78,23 @@ def test_a_job_that_ended_while_nobody_listened_says_so(world: World) -> None:
 
 def test_a_job_whose_supervisor_was_killed_while_nobody_listened_has_failed(world: World) -> None:
     world.start("j", WAITS)
-    supervisor, guardian, worker = world.supervisor("j"), world.guardian("j"), world.worker("j")
+    chain, worker = world.chain("j"), world.worker("j")
     world.backend.close()
-    kill(supervisor, signal.SIGSTOP)  # so that it cannot do anything about the other
-    kill(guardian)
-    kill(supervisor)
+    kill_at_once(chain[1:])
     world.until(lambda: not world.backend.files("j", 1).is_alive)
+    assert not alive(worker)
+    assert world.crash(world.believed("j", Phase.RUNNING, 0)) == ["job j: has ended meanwhile"]
+    assert world.exit("j").code == 137
+
+
+def test_a_job_of_which_all_guardians_were_killed_while_nobody_listened_was_lost(world: World) -> None:
+    world.start("j", WAITS)
+    chain, worker = world.chain("j"), world.worker("j")
+    world.backend.close()
+    kill_at_once(chain)
+    world.until(lambda: not alive(worker))
     assert world.crash(world.believed("j", Phase.RUNNING, 0)) == ["job j: was lost"]
     assert world.exit("j").code == 137
-    assert not alive(worker)
 
 
 def test_what_began_before_the_machine_was_booted_was_stopped_and_has_not_failed(world: World) -> None:

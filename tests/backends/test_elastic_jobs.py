@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
@@ -13,10 +12,7 @@ from typing import Any
 import pytest
 from world import World, alive, kill
 
-from fairlead.backends.elastic import Elastic
-from fairlead.backends.files import AttemptFiles
-from fairlead.backends.task import Task
-from fairlead.core.messages import JobExited, JobReported, JobRescaled, JobStarted, JobStopped
+from fairlead.core.messages import JobExited, JobPinned, JobReported, JobRescaled, JobStarted, JobStopped
 from fairlead.core.types import Phase
 
 SCRIPT = Path(__file__).parents[1] / "train" / "script.py"
@@ -245,26 +241,52 @@ def test_of_several_such_processes_one_that_fails_fails_the_job(world: World) ->
     assert world.exit("j").code == 7
 
 
-def test_people_are_told_of_a_script_that_never_says_a_word(tmp_path: Path) -> None:
-    env = {"PATH": "/usr/bin:/bin"}
-    task = Task(job="j", attempt=1, command=("sleep", "1000"), workdir="/", env=env, places=(("n0", 0),), elastic=True)
-    files, told = AttemptFiles(tmp_path / "attempt-1"), list[dict[str, Any]]()
-    files.logs.mkdir(parents=True)
+def test_a_command_that_never_speaks_is_pinned_and_runs(world: World) -> None:
+    world.start("j", "sleep 1000", elastic=True, gpus=2, pin_after_s=0.3)
+    world.hear("j", JobStarted)
+    assert [type(event) for event in world.heard("j")] == [JobPinned, JobStarted]
+    assert world.heard("j", JobPinned)[0].pinned
+    world.stop("j")
+    assert isinstance(world.end("j"), JobStopped)
 
-    async def play() -> None:
-        started = asyncio.Event()
-        crew = Elastic(task, files, lambda kind, **more: told.append({"kind": kind, **more}), lambda *_: started.set())
-        running = asyncio.ensure_future(crew.run())
-        await started.wait()
-        crew._wonder()
-        crew.stop(5.0)
-        crew._wonder()  # it is on its way out
-        await running
 
-    asyncio.run(asyncio.wait_for(play(), 30))
-    (note,) = told
-    assert (note["kind"], note["what"]) == ("note", "silent")
-    assert "if its script does not, it runs to its end on the GPUs it has, and stays STARTING" in note["text"]
+def test_a_command_that_ends_before_it_is_pinned_has_succeeded(world: World) -> None:
+    world.start("j", "true", elastic=True, gpus=2, pin_after_s=0.3)
+    assert world.exit("j").code == 0
+    assert not world.heard("j", JobPinned)
+
+
+#: A worker that speaks late, says all that one of the library says, and trains until it is killed; without torch.
+SPEAKS_LATE = """
+import time
+from fairlead.train.link import connect
+time.sleep(1.0)
+link = connect(dict)
+link.say("ready", most=4)
+while True:
+    link.wait(lambda: link.plan is not None)
+    link.say("joined", generation=link.plan.generation)
+    time.sleep(0.2)
+"""
+
+
+def test_a_command_that_speaks_late_is_unpinned_and_can_be_resized(world: World) -> None:
+    world.start("j", (sys.executable, "-c", SPEAKS_LATE), elastic=True, gpus=1, pin_after_s=0.3, grace_s=0.5)
+    assert not world.hear("j", JobPinned, count=2).pinned
+    kinds = [type(event) for event in world.heard("j")]
+    assert kinds == [JobPinned, JobStarted, JobStarted, JobPinned]
+    rescale(world, 0, 1)
+    world.stop("j")
+    world.end("j")
+
+
+def test_a_command_that_speaks_in_time_is_never_pinned(world: World) -> None:
+    script = SPEAKS_LATE.replace("time.sleep(1.0)", "").replace('link.say("ready"', 'time.sleep(3.0); link.say("ready"')
+    world.start("j", (sys.executable, "-c", script), elastic=True, gpus=1, pin_after_s=2.5, grace_s=0.5)
+    world.hear("j", JobStarted)
+    assert not world.heard("j", JobPinned)
+    world.stop("j")
+    world.end("j")
 
 
 def test_the_workers_of_an_elastic_job_see_no_gpus_if_they_have_none(world: World) -> None:

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import ended
 
-from fairlead.backends.files import Appender, AttemptFiles, Tail, write_whole
+from fairlead.backends.files import Appender, AttemptFiles, Tail
+from fairlead.backends.regular_file import write_whole
 
 
 def read(tail: Tail) -> list[object]:

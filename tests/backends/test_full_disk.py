@@ -114,9 +114,9 @@ def test_nothing_runs_before_it_is_known_to_have_begun(crowded: World) -> None:
     files = world.backend.files("j", 1)
     files.directory.mkdir(parents=True)
     files.events.write_text("x" * (PAGE - 1) + "\n")
-    files.start.write_text("x" * PAGE)
+    files.start.write_text("x" * 3 * PAGE)
     filler = fill(world)
-    files.start.unlink()  # room for this, and for nothing else
+    files.start.unlink()  # room for this and for two identities, and for nothing else
     world.start("j", "echo ran >> ran")
     world.until(lambda: files.is_alive)
     now = world.backend.inbox.clock.now()

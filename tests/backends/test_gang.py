@@ -9,7 +9,9 @@ import sys
 import pytest
 from world import World, alive, kill
 
+from fairlead.core.capability import Capability
 from fairlead.core.messages import JobExited, JobStarted, JobStopped
+from fairlead.core.types import Launch
 
 #: Everything a process was given, one variable in a line.
 TELL = f"""exec {sys.executable} -c 'import os; print("\\n".join(f"{{k}}={{v}}" for k, v in os.environ.items()))'"""
@@ -45,13 +47,38 @@ def test_one_process_is_told_what_torchrun_would_tell_it(world: World) -> None:
         "CUDA_VISIBLE_DEVICES": "",
         "FAIRLEAD_NODE": world.machine.nodes[0].id,
         "FAIRLEAD_GPU": "0",
+        "FAIRLEAD_GPUS": "1",
         "FAIRLEAD_JOB_ID": "j",
         "FAIRLEAD_ATTEMPT": "1",
         "FAIRLEAD_PREEMPT_FILE": str(files.notice),
+        "FAIRLEAD_NOTES": str(world.root / "j" / "attempt-1" / "worker-notes.jsonl"),
         "FAIRLEAD_CHECKPOINTS": str(world.root / "j" / "checkpoints"),
         "FAIRLEAD_CHECKPOINT_DIR": str(world.root / "j" / "checkpoints"),
         "FAIRLEAD_COOKIE": f"{world.root}:j:1",
     }
+
+
+def test_a_command_that_is_launched_once_sees_all_its_gpus_and_is_told_nothing_of_ranks(two_nodes: World) -> None:
+    world = two_nodes
+    both = world.gpus(1, node=0) | world.gpus(0, 1, node=1)
+    devices = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
+    world.start("j", TELL, gpus=both, devices=devices, launch=Launch.ONCE)
+    assert world.exit("j").code == 0
+    told = environment(world, "j")
+    assert told["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-c,GPU-d"
+    assert (told["FAIRLEAD_GPUS"], told["FAIRLEAD_NODE"], told["FAIRLEAD_GPU"]) == ("3", "n0,n1", "1,2,3")
+    ranks = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
+    assert not ranks & told.keys()
+    assert len(world.noted("worker", "j")) == 1
+
+
+def test_a_command_that_is_launched_once_has_the_processors_of_all_its_gpus(world: World) -> None:
+    own = sorted(os.sched_getaffinity(0))[:2]
+    cpus = tuple((own[gpu % len(own)],) for gpu in range(4))
+    tell = f"sleep 0.5; exec {sys.executable} -c 'import os; print(sorted(os.sched_getaffinity(0)))'"
+    world.start("j", tell, gpus=2, cpus=cpus, launch=Launch.ONCE)
+    assert world.exit("j").code == 0
+    assert world.log("j") == f"{own}\n"
 
 
 def test_there_is_a_place_for_checkpoints_that_the_next_attempt_finds(world: World) -> None:
@@ -285,3 +312,13 @@ def test_a_killed_worker_is_a_failure_that_is_told_once(world: World) -> None:
     end = world.exit("j")
     assert (end.code, end.detail) == (137, "rank 1 was killed by SIGKILL; perhaps memory ran out")
     assert not any(alive(pid) for pid in daemons)
+
+
+def test_jobs_that_are_packed_onto_one_gpu_run_side_by_side(world: World) -> None:
+    """Which is what `can` promises of this backend."""
+    assert Capability.PACKING in world.backend.can
+    each_waits_for_the_other = "touch {}; until [ -e {} ]; do sleep 0.05; done"
+    world.start("a", each_waits_for_the_other.format("a", "b"), gpus=world.gpus(0))
+    world.start("b", each_waits_for_the_other.format("b", "a"), gpus=world.gpus(0))
+    assert world.exit("a").code == 0
+    assert world.exit("b").code == 0

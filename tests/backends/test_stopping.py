@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from world import World, alive, ended, kill
+from world import World, alive, ended, kill, kill_at_once
 
 from fairlead.core.messages import JobExited, JobStarted, JobStopped
 
@@ -148,14 +148,9 @@ def test_a_killed_guardian_stops_the_job_as_if_it_were_preempted(family: tuple[W
     assert not any(alive(pid) for pid in [*pids, supervisor])
 
 
-@pytest.mark.parametrize("order", ["guardian first", "supervisor first"])
-def test_if_both_are_killed_what_is_left_is_known_by_its_cookie(family: tuple[World, list[int]], order: str) -> None:
+def test_if_all_are_killed_what_is_left_is_known_by_its_cookie(family: tuple[World, list[int]]) -> None:
     world, pids = family
-    both = [world.guardian("j"), world.supervisor("j")]
-    for pid in both:
-        os.kill(pid, signal.SIGSTOP)  # so that neither can do anything about the other
-    for pid in both if order == "guardian first" else reversed(both):
-        kill(pid)
+    kill_at_once(world.chain("j"))
     end = world.exit("j")
     assert (end.code, end.detail) == (137, "everything that ran it was killed")
     assert not any(alive(pid) for pid in pids)
@@ -163,7 +158,7 @@ def test_if_both_are_killed_what_is_left_is_known_by_its_cookie(family: tuple[Wo
 
 def test_if_everybody_is_killed_at_once_it_is_told_once(family: tuple[World, list[int]]) -> None:
     world, pids = family
-    everybody = [world.guardian("j"), world.supervisor("j"), world.worker("j", 0), world.worker("j", 1), *pids]
+    everybody = [*world.chain("j"), world.worker("j", 0), world.worker("j", 1), *pids]
     for pid in everybody:
         kill(pid)
     end = world.exit("j")

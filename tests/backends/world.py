@@ -146,6 +146,11 @@ class World:
     def guardian(self, job: str, attempt: int = 1) -> int:
         return parent(self.supervisor(job, attempt))
 
+    def chain(self, job: str, attempt: int = 1) -> list[int]:
+        """What sees to an attempt: the outer guardian, the inner one, the supervisor."""
+        inner = self.guardian(job, attempt)
+        return [parent(inner), inner, self.supervisor(job, attempt)]
+
     def log(self, job: str, rank: int = 0, attempt: int = 1) -> str:
         return self.backend.files(job, attempt).log(rank).read_text()
 
@@ -205,7 +210,7 @@ class World:
         """For whoever has to find out why a test has failed."""
         parts = [str(event) for event in self.events[-20:]] + [str(note) for note in self.notes[-20:]]
         for path in sorted(self.root.glob("*/attempt-*/**/*")):
-            if path.suffix in (".log", ".jsonl"):
+            if path.suffix in (".log", ".jsonl") and path.is_file() and not path.is_symlink():
                 parts.append(f"--- {path.relative_to(self.root)}\n{path.read_text(errors='replace')[-2000:]}")
         return "\n".join(parts)
 
@@ -235,6 +240,14 @@ def parent(pid: int) -> int:
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def kill_at_once(pids: Iterable[int]) -> None:
+    """So that none of them can do anything about the others."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            kill(pid, number)
+    assert ended(lambda: not any(map(alive, pids)))
 
 
 def _name(pid: int) -> str:

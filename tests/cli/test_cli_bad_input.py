@@ -125,7 +125,7 @@ def test_dropping_every_job_leaves_nothing_to_simulate(simulated: Refuses, write
         (["--failures", "0,1"], "failures are '0,1'; expected two positive numbers"),
         (["--failures", "nan,1"], "failures are 'nan,1'"),
         (["--failures", "1,inf"], "failures are '1,inf'"),
-        (["--failures", "3e-7,3e-7"], "failures would be injected"),
+        (["--failures", "3e-7,3e-7"], "nodes fail after 0.00108 s"),
         (["--interference", "1"], "interference is 1.0; expected a share of speed from 0 to below 1"),
         (["--interference", "-0.1"], "interference is -0.1"),
         (["--interference", "nan"], "interference is nan"),

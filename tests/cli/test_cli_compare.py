@@ -66,9 +66,21 @@ def test_the_table_and_the_report_name_every_policy(run: Run, trace: Path, tmp_p
         assert policy in page
 
 
+def test_policies_are_listed_with_what_they_need(run: Run) -> None:
+    listed = {each["name"]: each for each in json.loads(run("policies", "-o", "json").stdout)}
+    assert {name: each["needs"] for name, each in listed.items() if each["needs"]} == {
+        "srtf": ["oracle"],
+        "srtf-gpu": ["oracle"],
+        "optimus": ["oracle"],
+        "autoscale": ["renting"],
+    }
+    assert "(needs oracle)" in " ".join(run("policies").stdout.split())
+
+
 def test_the_title_says_what_was_switched_on_in_words(run: Run, trace: Path) -> None:
     result = run("compare", trace, "--cluster", "1x4", "--policies", "fifo", "--in-place", "--resample")
-    assert result.stdout.splitlines()[0].strip() == "jobs.csv on 1x4, cadence event, costs default, resample, in place"
+    told = "jobs.csv on 1x4, cadence event, costs default, resample, in place, load 4.28"
+    assert result.stdout.splitlines()[0].strip() == told
 
 
 def test_csv_is_one_row_per_run(run: Run, trace: Path) -> None:

@@ -129,7 +129,14 @@ def test_a_live_job_is_explained(live: Live) -> None:
     result = live.run("explain", "2")
     assert result.stdout.startswith("job 2 is PENDING since")
     assert "needs 4 GPUs" in result.stdout
-    assert live.json("explain", "2")["reason"]["numbers"]["needs"] == 4.0
+    told = live.json("explain", "2")
+    assert (told["code"], told["text"]) == ("waiting", told["sentences"][1]) == (told["reason"]["code"], told["text"])
+    assert told["text"].endswith("job 1 holds 4 until it ends: it states no time limit and cannot shrink")
+    assert (told["evidence"]["needs"], told["evidence"]["held_elsewhere"], told["evidence"]["jobs"]) == (
+        4.0,
+        4.0,
+        ["1"],
+    )
     assert live.run("why", "2").stdout == result.stdout
     assert live.run("explain", "no-such-trace.csv", code=1).stderr == (
         "error: there is neither a job nor a file 'no-such-trace.csv'\n"

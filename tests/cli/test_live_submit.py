@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,3 +223,43 @@ def test_a_check_without_a_server_checks_the_file(run: Run, job_file: Path, tmp_
 def test_the_schema_is_printed_without_a_server(run: Run) -> None:
     assert json.loads(run("check", "--schema").stdout)["properties"].keys() == {field.name for field in FIELDS}
     assert check.help is not None
+
+
+# -- what is no file ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("zero", "/dev/zero is a device; expected a regular file, or - for standard input"),
+        ("pipe", "is a pipe; expected a regular file, or - for standard input"),
+        ("directory", "Is a directory"),
+        ("large", "is larger than 1048576 bytes; a job file is a page of text"),
+        ("input", "standard input is larger than 1048576 bytes"),
+    ],
+)
+def test_what_has_no_end_or_is_too_large_is_refused_at_once(tmp_path: Path, kind: str, told: str) -> None:
+    file = tmp_path / "job"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "directory":
+        file.mkdir()
+    elif kind == "large":
+        with file.open("wb") as sparse:
+            sparse.truncate(5 * 2**30)
+    name = {"zero": "/dev/zero", "input": "-"}.get(kind, str(file))
+    command = [sys.executable, "-m", "fairlead", "submit", "--state", str(tmp_path / "state"), name]
+    with open("/dev/zero", "rb") as endless:
+        done = subprocess.run(command, stdin=endless, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_a_file_can_be_what_another_command_prints(live: Live) -> None:
+    """As by `fairlead submit <(make-job)` of bash."""
+    reading, writing = os.pipe()
+    os.write(writing, b"run: from a pipe\n")
+    os.close(writing)
+    live.run("submit", f"/dev/fd/{reading}")
+    os.close(reading)
+    assert document(live, "1")["run"] == "from a pipe"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -39,6 +40,36 @@ def test_there_is_nothing_to_say_of_types_that_are_known_or_not_named(
 
 def test_a_type_makes_no_difference_to_jobs_with_a_duration_and_is_not_named(run: Run, trace: Path) -> None:
     assert run("simulate", trace, "--cluster", "h100=1x4").stderr == ""
+
+
+UNTOLD = (
+    "the trace does not tell how fast GPU types are: every job takes as long on k80 as on v100; "
+    "state their speeds with --speeds k80=1,v100=1"
+)
+
+
+def test_plain_durations_on_several_gpu_types_are_said_to_know_no_speeds(
+    run: Run, figures: Callable[..., Any], trace: Path
+) -> None:
+    """Once, on standard error, whatever the command; and in what programs read."""
+    cluster = ["--cluster", "v100=1x4,k80=1x4"]
+    many = ["--policies", "fifo,easy", "--workers", 1]
+    assert run("simulate", trace, *cluster).stderr == f"note: {UNTOLD}\n"
+    assert run("compare", trace, *cluster, *many).stderr == f"note: {UNTOLD}\n"
+    assert run("explain", trace, *cluster).stderr == f"note: {UNTOLD}\n"
+    assert figures("simulate", trace, *cluster)["notes"] == [UNTOLD]
+    assert [row["notes"] for row in figures("compare", trace, *cluster, *many)] == [[UNTOLD]] * 2
+    assert figures("explain", trace, *cluster)["notes"] == [UNTOLD]
+
+
+@pytest.mark.parametrize(
+    "more", [["--cluster", "v100=2x4"], ["--cluster", "v100=1x4,k80=1x4", "--speeds", "v100=1,k80=0.3"]]
+)
+def test_there_is_nothing_to_say_of_one_type_or_of_speeds_that_are_stated(
+    run: Run, figures: Callable[..., Any], trace: Path, more: list[str]
+) -> None:
+    assert run("simulate", trace, *more).stderr == ""
+    assert figures("simulate", trace, *more)["notes"] == []
 
 
 def test_a_type_that_no_such_job_accepts_is_not_named(run: Run, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fairlead.train.history import History
 Run = Callable[..., Result]
 
 SOURCE = Path(fairlead.__file__).parents[1]
-TIMEOUT_S = 90.0
+TIMEOUT_S = 300.0
 
 
 class Job:
@@ -292,6 +292,16 @@ def test_who_was_killed_by_somebody_else_is_told(capsys: Capture) -> None:
     assert told.exited("w2", -11) == "w2 was killed by signal 11"
     assert told.exited("w3", stage="booting") == "w3 has ended before it trained"
     assert told.exited("w4", -11, stage="booting") == "w4 was killed by signal 11"
+
+
+def test_how_it_started_is_told_if_its_workers_print_elsewhere(capsys: Capture) -> None:
+    told = Told(capsys)
+    text = "continues at step 5, saved at noon (saved/5.ckpt)"
+    assert told.hear("continues", worker="w1", step=5, text=text) == ""  # it has said so itself
+    told.teller = Teller(told.history, "GPU", logs=True)
+    told.hear("beat")
+    for kind in ("continues", "complete", "foreign", "locked"):
+        assert told.hear(kind, worker="w1", step=5, text=text) == text
 
 
 def test_a_state_that_cannot_be_saved_is_told(capsys: Capture) -> None:

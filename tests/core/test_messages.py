@@ -19,6 +19,7 @@ from fairlead.core.messages import (
     JobCancelled,
     JobExited,
     JobHeld,
+    JobPinned,
     JobReported,
     JobReprioritised,
     JobRescaled,
@@ -39,7 +40,7 @@ from fairlead.core.messages import (
     decode,
     encode,
 )
-from fairlead.core.types import Allocation, Batch, JobSpec, Node, Observation
+from fairlead.core.types import Allocation, Batch, JobSpec, Launch, Node, Observation
 
 ids = st.text(min_size=1, max_size=6)
 times = st.floats(allow_nan=False, allow_infinity=False)
@@ -63,6 +64,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
         gpus_max=high if bounded else None,
         gpu_types=tuple(draw(st.lists(st.text(max_size=4), max_size=2))),
         in_place=draw(st.booleans()),
+        launch=draw(st.sampled_from(Launch)),
         preemptible=draw(st.booleans()),
         priority=draw(st.integers(-(2**40), 2**40)),
         weight=draw(st.floats(1e-6, 1e6)),
@@ -115,9 +117,12 @@ STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
         st.none() | st.builds(Batch, counts),
         st.none() | positive,
     ),
+    JobPinned: st.builds(JobPinned, times, ids, attempts, st.booleans()),
     JobRescaled: st.builds(JobRescaled, times, ids, attempts),
     JobStopped: st.builds(JobStopped, times, ids, attempts),
-    JobExited: st.builds(JobExited, times, ids, attempts, st.integers(-255, 255), st.text(max_size=9), st.booleans()),
+    JobExited: st.builds(
+        JobExited, times, ids, attempts, st.integers(-255, 255), st.text(max_size=9), st.booleans(), st.text(max_size=9)
+    ),
     NodeJoined: st.builds(NodeJoined, times, nodes),
     NodeLost: st.builds(NodeLost, times, ids),
     NodeDrained: st.builds(NodeDrained, times, ids, st.booleans(), st.none() | times),
@@ -149,6 +154,7 @@ FULL: list[Message] = [
             gpus_max=8,
             gpu_types=("a100",),
             in_place=True,
+            launch=Launch.ONCE,
             preemptible=False,
             priority=3,
             weight=2.0,
@@ -168,9 +174,10 @@ FULL: list[Message] = [
     JobReported(
         1.5, "a", 1, 0.25, 64, 17.5, (Observation("a100", 1, 2, 32, 1, 0.5, 0.25, 10),), True, Batch(32, 64), 0.5
     ),
+    JobPinned(1.5, "a", 1, False),
     JobRescaled(1.5, "a", 1),
     JobStopped(1.5, "a", 1),
-    JobExited(1.5, "a", 1, 9, "out of memory", True),
+    JobExited(1.5, "a", 1, 9, "out of memory", True, "MemoryError"),
     NodeJoined(1.5, Node("n0", 8, "a100", False, True, 3.5, {"rack": "r1"}, 90.5, (0, 7))),
     NodeLost(1.5, "n0"),
     NodeDrained(1.5, "n0", True, 90.5),
@@ -351,6 +358,7 @@ VERSION_1 = {
     '{"v":1,"type":"JobReprioritised","at":1.5,"job":"a","priority":3}': JobReprioritised(1.5, "a", 3),
     '{"v":1,"type":"JobStarted","at":1.5,"job":"a","attempt":1}': JobStarted(1.5, "a", 1),
     '{"v":1,"type":"JobReported","at":1.5,"job":"a","attempt":1,"progress":0.5}': JobReported(1.5, "a", 1, 0.5),
+    '{"v":1,"type":"JobPinned","at":1.5,"job":"a","attempt":1}': JobPinned(1.5, "a", 1),
     '{"v":1,"type":"JobRescaled","at":1.5,"job":"a","attempt":1}': JobRescaled(1.5, "a", 1),
     '{"v":1,"type":"JobStopped","at":1.5,"job":"a","attempt":1}': JobStopped(1.5, "a", 1),
     '{"v":1,"type":"JobExited","at":1.5,"job":"a","attempt":1,"code":143}': JobExited(1.5, "a", 1, 143),

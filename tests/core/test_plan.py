@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -179,8 +180,42 @@ def test_sharing_that_is_no_longer_declared_is_refused_even_if_nothing_changes()
 
 
 def test_a_review_at_no_time_is_refused() -> None:
-    with pytest.raises(InvalidPlan, match="review_at is NaN"):
+    with pytest.raises(InvalidPlan, match="review_at is nan; expected a time in seconds; leave it out"):
         check(cluster().snapshot(), Plan(review_at=math.nan), [])
+
+
+def made(allocations: Any, **parts: Any) -> Plan:
+    """A plan of things that a type checker would not let through."""
+    return Plan(allocations, **parts)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (made({"a": None}), "job a gets None; expected Allocation.of(.*), or no entry to stop the job"),
+        (made({"a": {"n0": [0, 1]}}), "job a gets {'n0': .*}; expected Allocation.of"),
+        (made({"a": 2}), "job a gets 2; expected Allocation.of"),
+        (made({None: A}), "job None, which is not a live job"),
+        (made(None), "allocations is None; expected a mapping from job id to Allocation"),
+        (made([("a", A)]), "allocations is .*; expected a mapping"),
+        (
+            made({"a": on("n9", 0, 1)}),
+            "job a is placed on node 'n9', which does not exist; known are n0, n1, n2",
+        ),
+        (made({"a": A}, reasons=None), "reasons is None; expected a mapping from job id to Reason"),
+        (made({"a": A}, packed=["a"]), "packed is .*; expected a frozenset of frozensets"),
+        (made({"a": A}, bound="1 %"), "bound is '1 %'; expected a share"),
+        (made({"a": A}, bound=math.nan), "bound is nan; expected a share"),
+        (made({"a": A}, review_at=None), "review_at is None; expected a time"),
+        (made({"a": A}, review_at="soon"), "review_at is 'soon'; expected a time"),
+        (made({"a": A}, nodes=["n0"]), "nodes is .*; expected a frozenset of node ids"),
+        (made({"a": A}, nodes=frozenset({"n9"})), "the plan wants node 'n9', which does not exist"),
+    ],
+)
+def test_a_plan_made_of_the_wrong_things_is_refused_in_words(plan: Plan, words: str) -> None:
+    view = running((gang("a"), A)).snapshot() if None not in (plan.allocations or ()) else cluster(gang("a")).snapshot()
+    with pytest.raises(InvalidPlan, match=words):
+        check(view, plan, changes(view, plan))
 
 
 # -- changes ---------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from fairlead.core.messages import (
 )
 from fairlead.core.plan import changes, reconcile
 from fairlead.core.state import State
-from fairlead.core.types import NOTHING, Allocation, JobSpec, Node, Phase, Plan
+from fairlead.core.types import NOTHING, SHORT_BACKOFF_S, Allocation, JobSpec, Node, Phase, Plan
 from fairlead.core.usage import Ledger
 
 WHOLE = Allocation.of({"n0": range(4)})
@@ -118,18 +118,33 @@ def test_nobody_can_depend_on_a_job_that_will_never_succeed(fate: str) -> None:
 
 
 def test_a_failed_job_is_tried_again_after_a_while_that_doubles() -> None:
-    state = state_with(JobSpec(id="a", backoff_s=10.0, max_restarts=9), JobSpec(id="b"))
+    state = state_with(JobSpec(id="a", backoff_s=20.0, max_restarts=9), JobSpec(id="b"))
     run(state, "a")
-    state.apply(JobExited(2.0, "a", 1, code=3, detail="out of luck"))
+    state.apply(JobExited(2.0, "a", 1, code=3, detail="out of luck", last_line="no luck"))
     job = state.live["a"]
-    assert (job.phase, job.not_before, job.exit_code, job.detail) == (Phase.PENDING, 12.0, 3, "out of luck")
-    assert (list(state.snapshot().jobs), state.wakes_at) == (["b"], 12.0)
-    assert Cadence().next(state.now, Plan(), state.wakes_at) == 12.0
-    state.apply(Tick(12.0))
+    assert (job.phase, job.not_before, job.exit_code, job.detail) == (Phase.PENDING, 22.0, 3, "out of luck")
+    assert job.last_line == "no luck"
+    assert (list(state.snapshot().jobs), state.wakes_at) == (["b"], 22.0)
+    assert Cadence().next(state.now, Plan(), state.wakes_at) == 22.0
+    state.apply(Tick(22.0))
     assert (list(state.snapshot().jobs), state.wakes_at) == (["a", "b"], math.inf)
-    run(state, "a", at=13.0)
-    state.apply(JobExited(14.0, "a", 2, code=3))
-    assert state.live["a"].not_before == 34.0
+    run(state, "a", at=23.0)
+    state.apply(JobExited(24.0, "a", 2, code=3))
+    assert state.live["a"].not_before == 64.0
+
+
+def test_a_short_back_off_is_spent_on_the_gpus_of_the_next_attempt() -> None:
+    state = state_with(JobSpec(id="a", backoff_s=SHORT_BACKOFF_S, max_restarts=9), JobSpec(id="b"))
+    run(state, "a")
+    state.apply(JobExited(2.0, "a", 1, code=3))
+    assert (list(state.snapshot().jobs), state.wakes_at) == (["a", "b"], math.inf)
+    state.issue(Start(2.0, "a", 2, Allocation.of({"n0": [0]})))
+    assert (state.live["a"].phase, state.live["a"].not_before) == (Phase.STARTING, 12.0)
+    assert "a" in state.snapshot().allocations
+    state.apply(JobStarted(15.0, "a", 2))
+    assert state.live["a"].start_s == 3.0  # of its start, and not of its wait
+    state.apply(JobExited(16.0, "a", 2, code=3))  # twice as long, which is too long to keep GPUs for
+    assert (list(state.snapshot().jobs), state.wakes_at) == (["b"], 36.0)
 
 
 @pytest.mark.parametrize(

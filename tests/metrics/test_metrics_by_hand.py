@@ -85,10 +85,11 @@ def test_gpu_hours_utilisation_and_cost_are_those_computed_by_hand() -> None:
 
 def test_rho_takes_the_time_alone_it_is_given_and_the_contention_of_requested_gpus() -> None:
     # Requested over healthy GPUs: 2/4 until 20, 6/4 until 50, 4/4 until 110.
-    measured = measure(TWO_JOBS, alone_s={"a": 32.0, "b": 60.0})
+    measured = measure(TWO_JOBS, alone_s={"a": 22.0, "b": 50.0})
     a, b = measured.jobs
     assert a.contention == pytest.approx((10 * 0.5 + 30 * 1.5) / 40)
     assert b.contention == pytest.approx((30 * 1.5 + 60 * 1.0) / 90)
+    assert (a.first_start_s, b.first_start_s) == (10.0, 10.0)
     assert a.rho == pytest.approx(40 / (32 * 1.25))
     assert b.rho == pytest.approx(9 / 7)
     m = measured.summary
@@ -101,10 +102,28 @@ def test_rho_takes_the_time_alone_it_is_given_and_the_contention_of_requested_gp
 def test_rho_falls_back_on_the_seconds_seen_running() -> None:
     a, b = measure(TWO_JOBS).jobs
     assert (a.alone_s, b.alone_s) == (30.0, 50.0)
-    assert a.rho == pytest.approx(40 / (30 * 1.25))
-    assert b.rho == pytest.approx(90 / (50 * 7 / 6))
-    m = measure(TWO_JOBS).summary
-    assert (m.unfair_share, m.unfair_share_110) == (1.0, 0.5)  # 1.067 is above one threshold, below the other
+    assert a.rho == pytest.approx(40 / ((10 + 30) * 1.25))
+    assert b.rho == pytest.approx(90 / ((10 + 50) * 7 / 6))
+    m = measure(TWO_JOBS, alone_s={"b": 63.0}).summary
+    assert (m.unfair_share, m.unfair_share_110) == (0.5, 0.0)  # 1.057 is above one threshold, below the other
+
+
+def test_the_rho_of_two_papers_counts_jobs_and_leaves_the_start_out() -> None:
+    node = NodeJoined(0.0, Node("n", 1))
+    gpu = Allocation.of({"n": (0,)})
+    turns: list[Message] = [node]
+    turns += [submit(0.0, name, 1) for name in "abc"]
+    for place, name in enumerate("abc"):
+        begin = 100.0 * place
+        turns += [Start(begin, name, 1, gpu), JobStarted(begin + 20, name, 1), JobExited(begin + 100, name, 1)]
+    a, b, c = measure(turns).jobs
+    # Live jobs: 3 until 100, 2 until 200, 1 until 300. In the whole trace: 3 on one GPU.
+    assert [job.rho_themis for job in (a, b, c)] == pytest.approx([100 / (80 * 3), 200 / (80 * 2.5), 300 / (80 * 2)])
+    assert [job.rho_shockwave for job in (a, b, c)] == pytest.approx([100 / 240, 200 / 240, 300 / 240])
+    m = measure(turns).summary
+    assert (m.rho_themis_worst, m.unfair_themis_share) == (pytest.approx(300 / 160), pytest.approx(1 / 3))
+    assert (m.rho_shockwave_worst, m.unfair_shockwave_share) == (pytest.approx(300 / 240), pytest.approx(1 / 3))
+    assert (m.rho_themis_mean, m.rho_shockwave_mean) == (pytest.approx(3.2917 / 3, rel=1e-3), pytest.approx(600 / 720))
 
 
 def test_a_job_whose_time_alone_is_zero_has_no_rho() -> None:

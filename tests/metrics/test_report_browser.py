@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from headless import Page, find_browser
@@ -88,3 +91,76 @@ def test_a_report_draws_fits_and_answers_without_a_complaint(page: Page) -> None
     assert page.evaluate("document.querySelector('[data-case]:not([hidden])').dataset.case") == "0"
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.complaints == []
+
+
+#: Let a page keep what it would save, so that a test can look at it.
+KEEP = """
+window.saved = {};
+URL.createObjectURL = (blob) => { blob.text().then((text) => { window.last = text; }); return "blob:kept"; };
+HTMLAnchorElement.prototype.click = function () { window.name_of_last = this.download; };
+"""
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixteen policies, two loads, three seeds."""
+    runs = []
+    for load, seed, number in itertools.product((0.5, 1.0), range(3), range(16)):
+        specs = [JobSpec(id=f"job-{i}", gpus=1 + (i + seed) % 4) for i in range(8)]
+        jobs = [
+            SimJob(s, 100.0 * i / load, FixedDuration(500.0 + 90 * i + 20 * number, s.gpus))
+            for i, s in enumerate(specs)
+        ]
+        result = measure(simulate(jobs, NODES[:1]), alone_s=alone(jobs))
+        runs.append(Run.of(result, label=f"policy-{number}", setting={"load": str(load), "seed": str(seed)}))
+    path = tmp_path_factory.mktemp("seeded") / "report.html"
+    write_report(path, runs, "Sixteen", baseline="policy-0")
+    return path
+
+
+def test_sixteen_lines_differ_and_figures_can_be_saved(seeded: Path, tmp_path: Path) -> None:
+    assert BROWSER is not None
+    with Page(BROWSER, tmp_path / "profile", width=1280) as page:
+        page.open(seeded)
+        looks = page.evaluate(
+            "JSON.stringify([...document.querySelectorAll('#jct .curve')].map((c) => "
+            "getComputedStyle(c).stroke + ' ' + getComputedStyle(c).strokeDasharray))"
+        )
+        assert len(set(json.loads(looks))) == 16
+        for chart in ("jct", "rho", "queue", "gpus", "sweep"):
+            assert page.evaluate(f"document.querySelectorAll('#{chart} .y-title').length") >= 1, chart
+        assert page.evaluate("document.querySelectorAll('#sweep .error').length") == 32
+        assert page.evaluate("document.querySelectorAll('.whisker').length") == 16
+        page.evaluate(KEEP)
+        for chart, header in (
+            ("jct", "policy,completion_time_s,share_of_jobs"),
+            ("rho", "policy,rho,share_of_jobs"),
+            ("queue", "policy,time_s,jobs_waiting"),
+            ("gpus", "policy,time_s,gpus_in_use,gpus"),
+            ("sweep", "policy,load,jct_mean_s,ci95_low,ci95_high,unfinished"),
+            ("gantt", "policy,job,node,first_gpu,gpus,from_s,to_s"),
+        ):
+            lines = saved(page, f"#{chart} .save button:last-child", f"{chart}.csv").splitlines()
+            assert lines[0] == header
+            assert len(lines) > 5
+            drawing = ElementTree.fromstring(saved(page, f"#{chart} .save button:first-child", f"{chart}.svg"))
+            assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
+            shown = ElementTree.tostring(drawing, encoding="unicode")
+            assert "var(--" not in shown
+            assert "class=" not in shown
+        metrics = saved(page, "section.card .save button", "metrics.csv")
+        assert "policy-15" in metrics.splitlines()[0]
+        assert "±" in metrics
+        assert page.complaints == []
+
+
+def saved(page: Page, button: str, name: str) -> str:
+    """What a button would have saved under that name."""
+    page.evaluate(f"window.last = null; document.querySelector('{button}').click()")
+    for _ in range(200):
+        if (text := page.evaluate("window.last")) is not None:
+            break
+        page.settle()
+    assert page.evaluate("window.name_of_last") == name
+    assert isinstance(text, str)
+    return text

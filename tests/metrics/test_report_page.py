@@ -20,7 +20,7 @@ from fairlead.sim.report import Run, write_report
 from fairlead.sim.report import series as chart_series
 from fairlead.sim.report.page import render
 from fairlead.sim.report.runs import cases_of
-from fairlead.sim.report.wording import TABLE, duration, extra_row, listing, number, percent
+from fairlead.sim.report.wording import TABLE, change, duration, extra_row, listing, number, percent
 from fairlead.sim.timeline import Segments, Timeline
 from fairlead.sim.truth import FixedDuration
 from fairlead.sim.world import SimJob
@@ -292,6 +292,7 @@ def test_numbers_carry_no_false_precision() -> None:
         "0.0001",
     ]
     assert [percent(x).replace("\u00a0", " ") for x in (0, 0.012, 0.853, 1)] == ["0 %", "1.2 %", "85 %", "100 %"]
+    assert [change(x).replace("\u00a0", " ") for x in (0.2, -0.031, -0.0001)] == ["+20 %", "-3.1 %", "0 %"]
     assert listing(["a"]) == "a"
     assert listing(["a", "b", "c"]) == "a, b and c"
     assert listing(["a", "b", "c"], 2) == "a, b and 1 other"

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Node, Phase, Plan
@@ -27,11 +28,13 @@ class Sorted:
     users: tuple[str, ...] = ("ann", "bob")
     firm: str = "firm"
     adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "adapts", getattr(self.inner, "adapts", "nothing"))
-        object.__setattr__(self, "needs_oracle", getattr(self.inner, "needs_oracle", False))
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        return needs_of(self.inner)
 
     def plan(self, view: Snapshot) -> Plan:
         jobs = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from fairlead.core.capability import Capability
 from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.messages import (
     JobExited,
@@ -247,10 +248,11 @@ def test_a_job_that_scales_gets_more_nodes_and_one_that_does_not_gets_fewer() ->
     assert nodes_for(0.0) < 2
 
 
-def test_adapts_and_the_oracle_are_those_of_the_inner_policy() -> None:
-    assert (Autoscale().adapts, Autoscale().needs_oracle) == ("batch", False)
-    assert (Autoscale(Fifo()).adapts, Autoscale(Fifo()).needs_oracle) == ("nothing", False)
-    assert Autoscale(Autoscale(ShortestRemainingTimeOracle())).needs_oracle
+def test_it_adapts_as_the_inner_policy_does_and_needs_renting_too() -> None:
+    assert (Autoscale().adapts, Autoscale().needs) == ("batch", {Capability.RENTING})
+    assert (Autoscale(Fifo()).adapts, Autoscale(Fifo()).needs) == ("nothing", {Capability.RENTING})
+    nested = Autoscale(Autoscale(ShortestRemainingTimeOracle()))
+    assert nested.needs == {Capability.ORACLE, Capability.RENTING}
 
 
 def test_what_ifs_do_not_become_the_inner_policys_memories() -> None:

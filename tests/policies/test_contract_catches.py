@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 
+from fairlead.core.capability import Capability
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Plan, Reason
@@ -191,6 +192,23 @@ class ClaimsTooMuchOnPromises:
         return (Fifo() if promised else Backfill()).plan(view)
 
 
+@dataclass(frozen=True)
+class RentsInSilence:
+    needs: frozenset[Capability] = frozenset()
+
+    def plan(self, view: Snapshot) -> Plan:
+        return replace(Backfill().plan(view), nodes=frozenset(view.nodes) - view.released)
+
+
+@dataclass(frozen=True)
+class PacksInSilence:
+    needs: frozenset[Capability] = frozenset()
+
+    def plan(self, view: Snapshot) -> Plan:
+        plan = Backfill().plan(view)
+        return replace(plan, packed=frozenset({frozenset(plan.allocations)}))
+
+
 WRONG: list[tuple[str, Callable[[], Policy], str]] = [
     ("valid", OverCommits, "both get GPU"),
     ("valid", UsesLostNodes, "which is lost"),
@@ -205,6 +223,8 @@ WRONG: list[tuple[str, Callable[[], Policy], str]] = [
     ("deterministic", ThrowsDice, ""),
     ("deterministic", SharesMemory, "review_at"),
     ("deterministic", OrdersByChance, "allocations differ"),
+    ("needs", RentsInSilence, "its plan takes renting, which it does not declare"),
+    ("needs", PacksInSilence, "its plan takes packing, which it does not declare"),
     ("review", LooksBack, "review_at is 0.0, now is 0.0"),
     ("valid", PreemptsTheUnpreemptible, "must not be preempted"),
     ("answers", Raises, "who would run a cluster without nodes?"),
@@ -245,16 +265,21 @@ def test_a_policy_that_makes_no_claim_may_starve() -> None:
 def test_an_oracle_is_told_the_truth_and_others_are_not() -> None:
     @dataclass(frozen=True)
     class Curious:
-        needs_oracle: bool
+        needs: frozenset[Capability]
 
         def plan(self, view: Snapshot) -> Plan:
-            assert (view.oracle is not None) == self.needs_oracle
+            assert (view.oracle is not None) == bool(self.needs)
             if view.oracle is not None:
                 assert all(view.oracle(job_id) >= 0.0 for job_id in view.jobs)
             return Backfill().plan(view)
 
-    check_policy(Curious(needs_oracle=True), examples=10)
-    check_policy(Curious(needs_oracle=False), examples=10)
+    check_policy(Curious(needs=frozenset({Capability.ORACLE})), examples=10)
+    check_policy(Curious(needs=frozenset()), examples=10)
+
+
+def test_what_a_plan_takes_may_be_declared() -> None:
+    check_policy(RentsInSilence(needs=frozenset({Capability.RENTING})), examples=5)
+    check_policy(PacksInSilence(needs=frozenset({Capability.PACKING})), examples=5)
 
 
 def test_the_policy_handed_in_is_left_unused() -> None:

@@ -19,6 +19,7 @@ from fairlead.policies.allocator import Problem, allocate
 from fairlead.policies.appraising import Appraiser
 from fairlead.policies.explaining import weighed_reasons
 from fairlead.policies.placing import realise
+from fairlead.policies.weighed_wait import Rules, Standing
 from fairlead.policies.weighing import Choices, choices
 from fairlead.testing import GivenJob, job, make_state, make_view
 from fairlead.testing.history import History, histories
@@ -116,15 +117,17 @@ def test_a_job_that_achieves_nothing_where_it_is_is_told_of_the_change_only() ->
 
 def test_a_job_that_waits_is_told_so_and_what_one_gpu_would_do() -> None:
     found = reason("1x4", job("a"), None)
-    assert found.code == "outweighed"
-    assert found.text == "waits: every GPU does more good elsewhere (one more: 1.00x, objective +900)"
+    assert (found.code, found.text) == (
+        "unplaced",
+        "needs 1 GPU and 4 are free, but the search has found no better use of them yet",
+    )
     assert (found.numbers["gpus"], found.numbers["speedup"], found.numbers["goodput"]) == (0, 0.0, 0.0)
     assert found.numbers["objective_more"] == pytest.approx(IDLE - 99.5)
 
 
 def test_a_job_that_loses_everything_is_told_what_staying_would_do() -> None:
     found = reason("1x4", TWO, None)
-    assert found.code == "outweighed"
+    assert found.code == "unplaced"  # no plan would do so: all GPUs are free
     assert found.numbers["objective_stay"] == pytest.approx(IDLE - 98.0)
     assert "objective_less" not in found.numbers
 
@@ -182,9 +185,6 @@ def test_a_job_that_is_served_first_is_told_so_in_words_and_not_by_its_price() -
     assert gets.numbers["objective_less"] == pytest.approx(-2e4, rel=1e-3)
     keeps = served_first(job("a", gpus_max=1, on="n0[0]"), "n0[0]")
     assert keeps.text.startswith("keeps 1 GPU at 1.00x the speed of one; its lease is not over, or it is behind")
-    waits = served_first(job("a", gpus_max=4), None)
-    assert waits.text.startswith("waits: it is behind its floor, but there are not enough GPUs for all that are (")
-    assert waits.text.endswith("(one more: 1.00x, which it is owed)")
 
 
 def test_a_large_objective_is_no_price_where_nothing_is_priced() -> None:
@@ -192,12 +192,13 @@ def test_a_large_objective_is_no_price_where_nothing_is_priced() -> None:
 
 
 def test_a_job_that_is_given_nothing_while_gpus_are_kept_for_another_is_told_so() -> None:
-    view = make_view("1x4", [job("a", gpus_max=4)])
+    view = make_view("1x4", [job("a", gpus_max=4), job("b", 3)])
     options, problem = weighed(view)
-    nothing = np.full_like(problem.one_JTS, np.inf)
-    kept = replace(problem, one_JTS=nothing, many_JTS=nothing)
-    assert weighed_reasons(view, {}, options, kept)["a"].text == (
-        "waits: GPUs that come free are kept for a job behind its floor"
+    rules = Rules(lambda job_id: Standing(behind_gpu_s=70.0) if job_id == "b" else None, reserved="b")
+    found = weighed_reasons(view, {}, options, problem, rules=rules)["a"]
+    assert (found.code, found.jobs) == ("behind", ("b",))
+    assert found.text == (
+        "needs 1 GPU and 4 are free, but they are kept for job b, which needs 3 GPUs: it is 70 GPU-s behind its floor"
     )
 
 

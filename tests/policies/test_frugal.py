@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.messages import JobReported, JobStopped, Resize, Start, Stop, Tick
@@ -231,7 +232,7 @@ def test_it_adapts_what_the_policy_it_wears_adapts() -> None:
         "batch",
         "nothing",
     ]
-    assert make_policy("frugal+srtf").needs_oracle  # type: ignore[attr-defined]
+    assert needs_of(make_policy("frugal+srtf")) == {Capability.ORACLE}
 
 
 # -- equal shares ----------------------------------------------------------------------------------------------------

@@ -31,7 +31,9 @@ def test_a_job_of_higher_priority_starts_before_those_that_came_earlier() -> Non
     plan = ByPriority(Fifo()).plan(view)
     assert sizes(plan) == {"late": 4}
     assert plan.reasons["early"].code == "priority"
-    assert plan.reasons["early"].text == ("waits: 1 job has a higher priority than its 0, and needs all GPUs there are")
+    assert plan.reasons["early"].text == (
+        "waits: 1 job of higher priority than its 0 needs 4 of the 4 GPUs there are, and this one needs 4"
+    )
 
 
 def test_a_running_job_makes_way_unless_it_must_not_be_preempted() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from tenants import Counted, after, by_queue, sizes
 
+from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
@@ -56,7 +57,7 @@ def test_where_nobody_is_short_the_inner_policy_is_asked_once() -> None:
 
 def test_adapts_and_the_oracle_are_those_of_the_inner_policy() -> None:
     assert (Tenancy(make_policy("pilot")).adapts, Tenancy(Fifo()).adapts) == ("batch", "nothing")
-    assert Tenancy(make_policy("srtf")).needs_oracle
+    assert Tenancy(make_policy("srtf")).needs == {Capability.ORACLE}
 
 
 def test_it_works_for_nobody_and_on_nothing() -> None:

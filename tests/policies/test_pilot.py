@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.loop import Cadence, run
 from fairlead.core.messages import (
     COMMANDS,
     JobExited,
@@ -26,12 +27,19 @@ from fairlead.core.messages import (
     Stop,
     Tick,
 )
+from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import Allocation, Batch, JobSpec, Node, Observation, Plan
 from fairlead.goodput.throughput import ThroughputParams, grad_time, step_time, update_time
+from fairlead.journal import MemoryJournal
 from fairlead.policies.appraising import Appraiser
 from fairlead.policies.pilot import LEAST_GPU_S, UNKNOWN_GPU_S, Pilot
 from fairlead.policies.weighing import choices
+from fairlead.sim.backend import SimBackend
+from fairlead.sim.cluster import parse_cluster
+from fairlead.sim.costs import Costs
+from fairlead.sim.truth import FixedDuration
+from fairlead.sim.world import SimJob
 from fairlead.testing import Scenario, job, make_state, make_view, placement
 
 #: The rule alone.
@@ -406,3 +414,49 @@ def test_it_need_not_be_asked_again_if_nobody_could_run() -> None:
     assert Pilot().plan(make_view("1x4", [])).review_at == math.inf
     assert Pilot().plan(make_view("1x4", [job("a", 8)])).review_at == math.inf
     assert Pilot().plan(make_view((), [job("a", 1)])).review_at == math.inf
+
+
+def test_it_need_not_be_asked_again_while_all_jobs_run_and_none_can_be_resized() -> None:
+    """Nothing was measured of them, and nothing would change if it were."""
+    view = make_view("2x4", [job("a", 4, on="n0[0,1,2,3]"), job("b", 2, on="n1[0,1]")], now=100.0)
+    assert Pilot().plan(view).review_at == math.inf
+
+
+def test_while_a_job_waits_that_cannot_be_resized_it_asks_again_when_a_turn_may_come() -> None:
+    """A lease of ten restarts of 30 s has just begun."""
+    view = make_view("1x1", [job("a", 1, on="n0[0]"), job("b", 1)], now=0.0)
+    plan = Pilot().plan(view)
+    assert sizes(plan) == {"a": 1}
+    assert plan.review_at == 300.0
+    assert Pilot(floor=0.0).plan(view).review_at == math.inf, "without a floor no turn comes by itself"
+
+
+def test_jobs_that_cannot_be_resized_take_a_few_decisions_each_with_the_result_of_looking_all_the_time() -> None:
+    """Compared with a cadence that looks every 15 s, as it once did by itself."""
+    specs = [JobSpec(id=f"j{n:02d}", gpus=1 + n % 3, estimate_s=500.0 + 631.0 * (n * 5 % 7)) for n in range(12)]
+    costs = Costs(start_s=10.0, restart_s=25.0, save_s=5.0)
+    jobs = [
+        SimJob(spec, 90.0 * n, FixedDuration(spec.estimate_s or 0.0, spec.gpus), costs) for n, spec in enumerate(specs)
+    ]
+    counts: list[int] = []
+    ends: list[dict[str, float]] = []
+    for cadence in ("event", "event+15s"):
+        watched, state = _Counting(Pilot()), State()
+        world = SimBackend(jobs, parse_cluster("2x4"))
+        run(watched, world, state=state, journal=MemoryJournal(), cadence=Cadence.parse(cadence))
+        counts.append(watched.decisions)
+        ends.append({job_id: done.since for job_id, done in state.finished.items()})
+    assert counts[0] < 8 * len(jobs)
+    assert counts[0] < counts[1] / 5
+    assert len(ends[0]) == len(jobs)
+    mean_s = [sum(each.values()) / len(jobs) for each in ends]
+    assert mean_s[0] == pytest.approx(mean_s[1], rel=0.01), "looks are at other seconds, so turns come a little off"
+
+
+class _Counting:
+    def __init__(self, policy: Pilot) -> None:
+        self._policy, self.decisions = policy, 0
+
+    def plan(self, view: Snapshot) -> Plan:
+        self.decisions += 1
+        return self._policy.plan(view)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.loop import Policy
 from fairlead.policies.fifo import Backfill, Fifo
 from fairlead.policies.ranked import FewestGpus, ShortestRemainingGpuTimeOracle, ShortestRemainingTimeOracle
 from fairlead.testing import Scenario, job, make_view
@@ -22,7 +23,9 @@ def test_fifo_lets_nobody_pass_the_first_that_does_not_fit() -> None:
     jobs = [*FULL, job("large", 4), job("small", 1)]
     plan = Scenario(nodes="2x4", jobs=jobs, expected={"a": 4, "b": 2}).check(Fifo())
     assert (plan.reasons["large"].code, plan.reasons["small"].code) == ("waiting", "behind")
-    assert plan.reasons["large"].text == "needs 4 GPUs, 2 are free (strict order of arrival)"
+    assert plan.reasons["large"].text == (
+        "needs 4 GPUs, 2 are free; job a holds 4 until it ends: it states no time limit and cannot shrink"
+    )
 
 
 def test_backfill_lets_whoever_fits_pass() -> None:
@@ -41,7 +44,7 @@ def test_a_job_waits_for_gpus_of_a_type_it_accepts() -> None:
     jobs = [job("v", 4, gpu_types=("v100",)), job("any", 4), job("k", 1, gpu_types=("k80", "v100"))]
     expected = {"v": "n1[0,1,2,3]", "any": "n0[0,1,2,3]"}
     plan = Scenario(nodes="a100=1x4,v100=1x4", jobs=jobs, expected=expected).check(Backfill())
-    assert plan.reasons["k"].numbers == {"needs": 1, "free": 0, "total": 4}
+    assert plan.reasons["k"].numbers == {"needs": 1, "free": 0, "total": 4, "ahead": 0, "held_elsewhere": 4}
 
 
 def test_a_job_is_never_spread_over_gpu_types() -> None:
@@ -53,7 +56,9 @@ def test_a_job_is_never_spread_over_gpu_types() -> None:
 def test_a_job_larger_than_the_open_nodes_is_told_so() -> None:
     plan = Scenario(nodes="2x4", jobs=[job("wide", 8)], draining=["n1"], expected={}).check(Backfill())
     assert plan.reasons["wide"].code == "too-large"
-    assert plan.reasons["wide"].text == "needs 8 GPUs; the nodes open to it have 4"
+    assert plan.reasons["wide"].text == (
+        "needs 8 GPUs; the nodes open to it have 4; 4 more are on node n1, which drains"
+    )
 
 
 def test_lost_and_draining_nodes_get_nothing_new() -> None:
@@ -66,7 +71,9 @@ def test_fewest_gpus_takes_gpus_from_larger_jobs() -> None:
     jobs = [job("wide", 4, on="n0[0,1,2,3]"), job("pair", 2), job("one", 1)]
     plan = Scenario(nodes="1x4", jobs=jobs, expected={"one": 1, "pair": 2}).check(FewestGpus())
     assert plan.reasons["wide"].code == "preempted"
-    assert plan.reasons["wide"].text == "gives its 4 GPUs to jobs that go first (fewest GPUs first)"
+    assert plan.reasons["wide"].text == (
+        "gives its 4 GPUs to jobs that go first (fewest GPUs first): job one gets 1, job pair gets 2"
+    )
 
 
 def test_fewest_gpus_goes_by_arrival_among_equals() -> None:
@@ -125,7 +132,14 @@ def test_who_goes_first_takes_someones_gpus_if_no_type_is_idle() -> None:
     Scenario(nodes="a100=1x4,v100=1x4", jobs=jobs, expected={"full": 4, "small": "n0[0]"}).check(FewestGpus())
 
 
-def test_a_choosy_job_gets_its_type_although_one_that_is_not_would_sit_better_there() -> None:
-    """`any` would need two nodes of a100 and one of v100; the v100 are counted for `choosy`."""
+@pytest.mark.parametrize("policy", [Fifo(), FewestGpus()], ids=["fifo", "smallest"])
+@pytest.mark.parametrize("nodes", ["a100=2x1,v100=1x2", "v100=1x2,a100=2x1"])
+def test_of_types_that_are_equally_fast_a_job_takes_the_one_where_it_spans_fewer_nodes(
+    policy: Policy, nodes: str
+) -> None:
+    """Also if a job behind it accepts nothing else: the queue is served one after the other."""
     jobs = [job("any", 2, gpu_types=("a100", "v100")), job("choosy", 2, gpu_types=("v100",))]
-    Scenario(nodes="a100=2x1,v100=1x2", jobs=jobs, expected={"any": 2, "choosy": 2}).check(FewestGpus())
+    view = make_view(nodes, jobs)
+    plan = policy.plan(view)
+    assert {view.nodes[node].gpu_type for node in plan.allocations["any"].nodes} == {"v100"}
+    assert "choosy" not in plan.allocations

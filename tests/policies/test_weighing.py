@@ -63,10 +63,10 @@ def test_no_node_holds_more_than_the_largest() -> None:
 def test_a_job_chooses_among_the_gpu_types_it_accepts() -> None:
     jobs = [job("any", 1), job("picky", 1, gpu_types=("t4",)), job("lost", 1, gpu_types=("a100",))]
     options = weigh("v100=1x2,t4=1x2", jobs)
-    assert options.gpu_types == ("v100", "t4")
+    assert options.gpu_types == ("t4", "v100")
     assert options.type_N.tolist() == [0, 1]
-    assert (options.one_JTS[:, :, 1] > 0.0).tolist() == [[True, True], [False, True], [False, False]]
-    assert not options.many_JTS[1, 0].any()
+    assert (options.one_JTS[:, :, 1] > 0.0).tolist() == [[True, True], [True, False], [False, False]]
+    assert not options.many_JTS[1, 1].any()
     assert not options.many_JTS[2].any()
 
 

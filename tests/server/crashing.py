@@ -22,8 +22,8 @@ from fairlead.server.store import NewJob, Store
 
 #: Each writes a line when it begins and when it ends. The last waits for the first.
 JOBS: list[dict[str, Any]] = [
-    {"name": name, "run": f"echo {name} begins >> told; sleep 0.4; echo {name} ends >> told", "gpus": gpus}
-    for name, gpus in (("a", 2), ("b", 1), ("c", 1))
+    {"name": name, "run": f"echo {name} begins >> told; sleep 0.4; echo {name} ends >> told", "gpus": gpus} | launch
+    for name, gpus, launch in (("a", 2, {"launch": "per-gpu"}), ("b", 1, {}), ("c", 1, {}))
 ]
 
 

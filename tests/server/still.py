@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-import uvicorn
 
 from fairlead.backends.inbox import Clock, Inbox
 from fairlead.core.loop import Cadence, run
@@ -37,6 +36,7 @@ from fairlead.jobfile import JobRequest, request_from
 from fairlead.plugins import make_policy
 from fairlead.policies.middleware.queues import Queue
 from fairlead.server.api import Settings, make_app
+from fairlead.server.api.wire import make_server
 from fairlead.server.auth import Auth, Caller, Role
 from fairlead.server.journal import SqlJournal
 from fairlead.server.outlook import Rules
@@ -256,8 +256,7 @@ class StillPlane:
     @contextmanager
     def serving(self) -> Iterator[str]:
         """On a port of this machine; the address. For what needs a real connection."""
-        config = uvicorn.Config(self.app, host="127.0.0.1", port=0, log_level="error", access_log=False)
-        server = uvicorn.Server(config)
+        server = make_server(self.app, self.settings, host="127.0.0.1", port=0, log_level="error")
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         while not server.started:

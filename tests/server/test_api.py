@@ -253,11 +253,15 @@ def test_a_job_is_cancelled_held_released_and_reprioritised(plane: StillPlane) -
         ("PATCH", "/api/v1/jobs/1", {}),
         ("POST", "/api/v1/jobs/1/cancel", {"why": "a\nb"}),
         ("POST", "/api/v1/jobs/1/cancel", {"why": "x" * 501}),
-        ("POST", "/api/v1/jobs/1/explode", None),
     ],
 )
 def test_a_change_that_makes_no_sense_is_refused(shared: StillPlane, method: str, path: str, body: Any) -> None:
     assert_problem(shared.ask(method, path, json=body), 422)
+
+
+def test_a_change_that_is_not_there_is_not_found(shared: StillPlane) -> None:
+    for path in ("/api/v1/jobs/1/explode", "/api/v1/arrays/1/explode", "/api/v1/jobs/1/cancelled"):
+        assert_problem(shared.ask("POST", path), 404)
 
 
 def test_an_admin_drains_and_opens_a_node(plane: StillPlane) -> None:

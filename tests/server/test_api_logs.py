@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from still import StillLog, StillPlane
 
+from fairlead.backends.inbox import Clock, Inbox
+from fairlead.backends.local import LocalBackend
+from fairlead.backends.machine import describe
 from fairlead.core.errors import InvalidSpec
 from fairlead.server.logs import LONGEST_LINE, MOST_LINES, Follower, Wanted, read
 
@@ -141,6 +144,33 @@ def test_only_a_regular_file_is_read(plane: StillPlane, trick: str) -> None:
     assert text(plane) == ""
     follower = Follower(Wanted())
     assert follower.look(plane.log_files["1"], final=True) == []
+
+
+@pytest.mark.parametrize("above", ["logs", "attempt"])
+def test_no_directory_above_a_log_is_followed_if_it_is_a_link(tmp_path: Path, above: str) -> None:
+    """To the logs of another job, say, which are none of this one's user's business."""
+    machine = describe(gpus=1, nodes=None)
+    backend = LocalBackend(tmp_path, machine, Inbox(Clock()), prepare=lambda start: pytest.fail(str(start)))
+    others, own = backend.files("1", 1).logs, backend.files("2", 1).logs
+    others.mkdir(parents=True)
+    (others / "rank-0.log").write_text("private\n")
+    (others / "rank-0.index").write_text("0.0 3\n")
+    link = own if above == "logs" else own.parent
+    link.parent.mkdir(parents=True)
+    link.symlink_to(others if above == "logs" else others.parent)
+    assert b"".join(read(backend.logs("1"), Wanted())) == b"private\n"
+    assert b"".join(read(backend.logs("2"), Wanted())) == b""
+    assert Follower(Wanted()).look(backend.logs("2"), final=True) == []
+
+
+def test_names_that_no_log_has_are_passed_over(tmp_path: Path) -> None:
+    machine = describe(gpus=1, nodes=None)
+    backend = LocalBackend(tmp_path, machine, Inbox(Clock()), prepare=lambda start: pytest.fail(str(start)))
+    for name in ("attempt-1/logs/rank-0.log", "attempt-x/logs/rank-0.log", "attempt-1/logs/rank-.log"):
+        path = tmp_path / "1" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert [(file.attempt, file.rank) for file in backend.logs("1")] == [(1, 0)]
 
 
 # -- as they grow ------------------------------------------------------------------------------------------------------

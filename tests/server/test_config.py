@@ -12,8 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from fairlead.cli.main import main
+from fairlead.core.errors import InvalidSpec
 from fairlead.policies.middleware.queues import Queue
 from fairlead.server.config import FORMS, QUEUE_FORMS, SECTIONS, Config, find_file, keys_of, load
+from fairlead.server.controller import ControlOptions
 from fairlead.server.keys import InvalidConfig, lines_of, span, without_password
 
 MANUAL = Path(__file__).parents[2] / "docs" / "operating.md"
@@ -127,6 +129,27 @@ def test_the_first_file_that_is_there_is_read(tmp_path: Path) -> None:
     assert find_file(state, env=env) == state / "config.toml"
     assert find_file(state, env={**env, "FAIRLEAD_CONFIG": "/x.toml"}) == Path("/x.toml")
     assert find_file(state, file=Path("/y.toml"), env={**env, "FAIRLEAD_CONFIG": "/x.toml"}) == Path("/y.toml")
+
+
+@pytest.mark.parametrize(
+    ("policy", "needs"),
+    [
+        ("srtf", "oracle"),
+        ("tenancy+optimus", "oracle"),
+        ("autoscale+pollux", "renting"),
+        ("frugal+autoscale", "renting"),
+    ],
+)
+def test_a_policy_that_needs_what_this_machine_cannot_do_is_refused(tmp_path: Path, policy: str, needs: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        read(tmp_path, f"[scheduler]\npolicy = '{policy}'\n")
+    (problem,) = caught.value.problems
+    told = f"policy '{policy}' needs what a live server on this machine cannot do: {needs} ("
+    assert told in problem.text
+    assert "Choose a policy that does not need it" in problem.text
+    assert problem.origin.endswith("config.toml:2")
+    with pytest.raises(InvalidSpec, match="cannot do"):  # a controller that was given it by another way
+        ControlOptions(policy=policy).make_policy()
 
 
 def test_a_policy_in_a_file_is_found_from_where_it_is_named(tmp_path: Path) -> None:

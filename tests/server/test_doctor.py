@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from fairlead.backends.files import AttemptFiles
+from fairlead.backends.processes import COOKIE, cookie_of
 from fairlead.cli.doctor import examine_server
 from fairlead.cli.main import main
 from fairlead.cli.surroundings import OK, PROBLEM, WARNING, Finding
 from fairlead.core.messages import Tick
+from fairlead.server.auth import digest
 from fairlead.server.directory import Directory, Running
-from fairlead.server.store import Store
+from fairlead.server.identity import ClusterFile
+from fairlead.server.store import Store, User
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +36,7 @@ def directory(tmp_path: Path) -> Directory:
     directory.prepare()
     directory.write_token("fl_secret")
     with Store.open(f"sqlite:///{directory.path}/fairlead.db") as store:
+        store.put_user(User("ada", "admin", digest("fl_secret"), 0.0, disabled=False))
         epoch = store.claim(who="a test")
         for at in (1.0, 2.0, 3.0):
             store.write([Tick(at), Tick(at)], {}, epoch=epoch)
@@ -40,6 +45,18 @@ def directory(tmp_path: Path) -> Directory:
 
 def found(directory: Directory) -> dict[str, Finding]:
     return {finding.name: finding for finding in examine_server(directory, None)}
+
+
+def test_processes_that_were_left_behind_are_told(directory: Directory) -> None:
+    assert "left behind" not in found(directory)
+    env = {"PATH": os.environ["PATH"], COOKIE: cookie_of("7", 2, directory.jobs)}
+    with subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True) as process:
+        finding = found(directory)["left behind"]
+        assert process.poll() is None
+        process.kill()
+    assert finding.status == WARNING
+    assert finding.text == f"1 process of jobs whose supervisors were killed (7): {process.pid}"
+    assert finding.remedy.startswith("`fairlead up")
 
 
 def damage(directory: Directory, seq: int) -> None:
@@ -59,6 +76,7 @@ def test_before_the_first_start_nothing_is_wrong_and_nothing_is_made(tmp_path: P
         "token",
         "server",
         "open files",
+        "control groups",
     ):
         assert findings[name]["status"] != PROBLEM, name
         assert set(findings[name]) == {"name", "status", "text", "remedy"}
@@ -71,7 +89,7 @@ def test_a_sound_server_is_found_sound_and_left_as_it_is(directory: Directory) -
     findings = found(directory)
     for name in ("state directory", "database", "journal", "clock against journal", "token", "server", "configuration"):
         assert findings[name].status == OK, findings[name]
-    assert "last 6 messages are whole" in findings["journal"].text
+    assert "all 6 messages are whole" in findings["journal"].text
     after = {path.name: path.read_bytes() for path in directory.path.iterdir()}
     assert all(after[name] == content for name, content in before.items() if not name.endswith("-wal"))
 
@@ -84,6 +102,34 @@ def test_a_damaged_end_of_the_journal_is_a_warning_and_a_damaged_middle_a_proble
     journal = found(directory)["journal"]
     assert journal.status == PROBLEM
     assert "message 6 does not match its checksum (and 1 more)" in journal.text
+
+
+def test_a_damaged_page_is_a_problem(directory: Directory) -> None:
+    path = directory.path / "fairlead.db"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 4096 * 8] + b"\xff" * 4096 + whole[4096 * 9 :])
+    database = found(directory)["database"]
+    assert (database.status, database.remedy) == (PROBLEM, "restore a backup, see docs/operating.md")
+    assert "fairlead.db is damaged: " in database.text
+
+
+def test_a_database_of_another_cluster_is_a_problem_with_both_identities(directory: Directory) -> None:
+    url = f"sqlite:///{directory.path}/fairlead.db"
+    with Store.open(url) as store:
+        identity = store.identity()
+    directory.write_cluster(ClusterFile("another", "d"))
+    with Store.open(url) as store:
+        store.settle(directory="e", place="/elsewhere on host")
+    database = found(directory)["database"]
+    assert database.status == PROBLEM
+    assert "another" in database.text
+    assert identity in database.text
+    assert f"fairlead database adopt --state {directory.path}" in database.remedy
+    assert "/elsewhere on host" in database.remedy
+    directory.write_cluster(ClusterFile(identity, "e"))
+    assert identity in found(directory)["cluster"].text
+    (directory.path / "fairlead.db").unlink()
+    assert "is not there, or empty" in found(directory)["database"].text
 
 
 def test_what_others_can_read_is_told(directory: Directory) -> None:

@@ -17,6 +17,10 @@ from faulting import Service
 from test_running import BEGIN_AND_WAIT, is_alive, until
 from test_store_faults import claimed
 
+from fairlead.backends.files import AttemptFiles
+from fairlead.backends.ownership import Record, read_record
+from fairlead.backends.processes import entry_of
+
 pytestmark = pytest.mark.slow
 
 
@@ -91,6 +95,47 @@ def test_an_elastic_job_of_which_everything_was_killed_goes_on_from_its_checkpoi
     service.up()
     assert service.ends(job_id) == ("SUCCEEDED", 2, 1)
     assert_no_step_is_lost(service, again=range(saved, done + 1))
+
+
+#: A daemon that keeps nothing of its environment, and writes down who it is.
+HIDDEN = "env -i setsid /bin/sh -c 'echo $$ >> pids; exec /bin/sleep 1000' & echo $$ >> pids; "
+
+
+@pytest.mark.parametrize("whom", ["guardian and supervisor", "all that see to it"])
+def test_nothing_of_a_job_lives_on_whose_guardians_are_killed_with_the_server(service: Service, whom: str) -> None:
+    service.up()
+    script = f"cd {service.directory}; {HIDDEN} {BEGIN_AND_WAIT}"
+    job_id = service.submit("sh", "-c", script, "sh", str(service.directory), max_restarts=1, backoff="0s")
+    until(lambda: service.told == ["begin"])
+    path = service.directory / "pids"
+    until(lambda: path.exists() and len(path.read_text().split()) == 2)
+    pids = [int(pid) for pid in path.read_text().split()]
+    files = AttemptFiles(service.state / "jobs" / job_id / "attempt-1")
+    until(lambda: set(pids) <= {pid for pid, _ in (read_record(files) or Record("")).processes})
+    supervisor = (files.told("began") or {})["pid"]
+    guardians = parents(supervisor, 2)
+    if whom == "guardian and supervisor":
+        service.kill(guardians[0], supervisor)
+        until(lambda: not any(map(is_alive, [*pids, *guardians])))  # before there is another server
+    else:
+        service.kill(*guardians, supervisor)
+        until(lambda: not is_alive(service.worker(job_id, 0)))
+    service.up()
+    assert not any(map(is_alive, pids))
+    until(lambda: service.told == ["begin", "begin"])
+    service.let_go()
+    assert service.ends(job_id) == ("SUCCEEDED", 2, 1)
+    assert service.told == ["begin", "begin", "end"]
+
+
+def parents(pid: int, count: int) -> list[int]:
+    """The process above it, the one above that, ..."""
+    found: list[int] = []
+    for _ in range(count):
+        entry = entry_of((pid, *found)[-1])
+        assert entry is not None
+        found.append(entry.parent)
+    return found
 
 
 # -- stopped -----------------------------------------------------------------------------------------------------------

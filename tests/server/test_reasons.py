@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.backends.elastic import SILENT_S
-from fairlead.core.messages import JobExited
-from fairlead.core.types import Allocation, Job, JobSpec, Phase
+from fairlead.core.messages import JobExited, JobPinned
+from fairlead.core.types import Allocation, Job, JobSpec, Launch, Phase
 from fairlead.server.published import Published
-from fairlead.server.reasons import ADVICE, reason_of
+from fairlead.server.reasons import ADVICE, SILENT_S, reason_of
 from fairlead.server.story import sentence
 
 PUBLISHED = Published(0, 0.0, {}, {}, {})
@@ -76,5 +75,25 @@ def test_an_elastic_job_that_never_reports_says_so_after_a_while() -> None:
     assert code(replace(starting, spec=replace(spec, in_place=False)), SILENT_S) == "undecided"
     found = reason_of(replace(PUBLISHED, now=190.0), starting)
     assert found is not None
-    assert "holds 1 GPU, but has not reported for 90 s" in found.text
+    assert "holds 1 GPU, but does not train after 90 s" in found.text
+
+
+@pytest.mark.parametrize(
+    ("gpus", "copies"), [(1, ""), (2, "; each has a copy of the command, and the 2 copies do not train together")]
+)
+def test_a_pinned_job_says_why_its_size_does_not_change(gpus: int, copies: str) -> None:
+    spec = JobSpec(id="a", gpus=gpus)
+    held = Allocation.of({"n0": range(gpus)})
+    job = Job(spec, 0.0, phase=Phase.RUNNING, attempt=1, allocation=held, pinned_from=(1, 1, 4))
+    found = reason_of(PUBLISHED, job)
+    assert found is not None
+    count = "1 GPU" if gpus == 1 else "2 GPUs"
+    fixed = "so it cannot change size while it runs"
+    why = f"its command does not use fairlead.train, {fixed}"
+    assert (found.code, found.text) == ("pinned", f"runs on {count}: {why}{copies}")
     assert "fairlead.train" in ADVICE[found.code]
+    assert fixed in sentence(JobPinned(0.0, "a", 1))
+    once = reason_of(PUBLISHED, replace(job, spec=replace(spec, launch=Launch.ONCE)))
+    assert once is not None
+    assert once.text == f"runs on {count}: its command is started once for all of them, {fixed}"
+    assert sentence(JobPinned(0.0, "a", 1, pinned=False)).startswith("uses fairlead.train after all")

@@ -326,12 +326,29 @@ def test_headers_without_an_end_are_not_taken_in(here: Here) -> None:
     with here.foreground("--gpus", 1):
         host, port = here.server["url"].removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=10.0) as line:
-            try:
-                line.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ")
-                for _ in range(64):
-                    line.sendall(b"x" * 2**16)
-                hung_up = line.recv(1) == b""
-            except ConnectionError:
-                hung_up = True
-        assert hung_up
+            line.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ")
+            for _ in range(64):
+                line.sendall(b"x" * 2**16)
+            assert line.recv(2**16).startswith(b"HTTP/1.1 431 ")
         assert httpx.get(f"{here.server['url']}/healthz", headers={"X": "x" * 10_000}).status_code == 200
+
+
+# -- more connections than descriptors ---------------------------------------------------------------------------------
+
+
+def test_connections_never_take_the_descriptors_that_jobs_need(here: Here) -> None:
+    limited = ["sh", "-c", 'ulimit -Sn 128 && ulimit -Hn 240 && exec "$@"', "sh"]
+    up = [*limited, *here.command("up", "--detach", "--gpus", "1")]
+    subprocess.run(up, env=here.env, cwd=here.directory, capture_output=True, timeout=2 * PATIENCE_S, check=True)
+    assert "240 open files are allowed, so that there are at most 80 connections" in here.log
+    place = httpx.URL(here.server["url"])
+    with contextlib.ExitStack() as open_:
+        for _ in range(300):
+            half = open_.enter_context(socket.create_connection((place.host, place.port or 0)))
+            with contextlib.suppress(OSError):
+                half.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
+        job_id = here.submit("sh", "-c", "ulimit -Sn")
+        here.is_in(job_id, "SUCCEEDED")
+        assert here.call("GET", f"/api/v1/jobs/{job_id}/logs") == "128\n"  # the server's limit is its own
+        assert len(list(Path(f"/proc/{here.server['pid']}/fd").iterdir())) < 160
+    here.fairlead("down")

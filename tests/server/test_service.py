@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from still import ANN, BOB, EVE, ROOT, StillPlane, ids, submit
 
-from fairlead.core.messages import JobHeld, NodeDrained
+from fairlead.core.messages import JobExited, JobHeld, NodeDrained
 from fairlead.core.types import Batch, Job, JobSpec, Node, Observation, Phase
 from fairlead.policies.middleware.queues import Queue
 from fairlead.server import resources
@@ -63,7 +63,7 @@ def test_another_user_sees_a_row_and_nothing_else(plane: StillPlane, secretive: 
     (row,) = plane.service.jobs(BOB, Query())["jobs"]
     assert (row["id"], row["user"], row["state"], row["name"]) == (secretive, "ann", "RUNNING", "a name")
     assert (row["progress"], row["budget"], row["batch"], row["detail"]) == (None, None, None, "")
-    assert row["reason"] == {"code": "placed", "text": "placed", "numbers": {}}
+    assert row["reason"] == {"code": "placed", "text": "placed", "numbers": {}, "jobs": []}
     assert not any(word in str(row) for word in WORDS)
 
 
@@ -225,8 +225,10 @@ def test_a_job_that_waits_for_gpus_has_the_policys_reason_with_its_numbers(plane
     plane.controller.until(lambda p: p.plan.reasons.get(job_id))
     told = plane.service.explain(ANN, job_id)
     assert told["reason"]["code"] == "waiting"
-    assert told["reason"]["numbers"] == {"needs": 2.0, "free": 1.0, "total": 4.0}
-    assert told["text"][1].startswith("needs 2 GPUs, 1 is free")
+    assert told["reason"]["numbers"] == {"needs": 2.0, "free": 1.0, "total": 4.0, "ahead": 0.0, "held_elsewhere": 3.0}
+    assert told["reason"]["jobs"] == ["1"]
+    assert told["text"][1].startswith("needs 2 GPUs, 1 is free; job 1 ")
+    assert told["text"][1].endswith(" 3 until it ends: it states no time limit and cannot shrink")
 
 
 def test_a_job_that_failed_waits_for_its_next_try_and_says_until_when(plane: StillPlane) -> None:
@@ -236,6 +238,38 @@ def test_a_job_that_failed_waits_for_its_next_try_and_says_until_when(plane: Sti
     assert told["reason"]["code"] == "backoff"
     assert "exit code 7" in told["reason"]["text"]
     assert plane.service.job(ANN, job_id)["state"] == "RECOVERING"
+
+
+def test_a_job_whose_next_try_is_soon_waits_for_it_on_its_gpus(plane: StillPlane) -> None:
+    (job_id,) = submit(plane, backoff=10)
+    plane.controller.runs(job_id)
+    plane.controller.exits(job_id, 7, "boom", final=False)
+    plane.controller.until(lambda p: p.live[job_id].attempt == 2)
+    job = plane.controller.published.live[job_id]
+    assert (job.allocation.total, job.not_before > job.since) == (1, True)
+    told = plane.service.explain(ANN, job_id)["reason"]
+    assert told["code"] == "backoff"
+    assert told["text"].endswith(", on the 1 GPU it keeps meanwhile")
+    waiting = replace(job, phase=Phase.STARTING)
+    assert state_of(waiting, job.not_before - 1.0) is State.RECOVERING
+    assert state_of(waiting, job.not_before) is State.STARTING
+
+
+def test_what_a_job_printed_last_is_not_for_a_viewer(plane: StillPlane) -> None:
+    (job_id,) = submit(plane)
+    plane.controller.runs(job_id)
+    attempt = plane.controller.published.live[job_id].attempt
+    last = "bad key sk-123"
+    plane.controller.happens(JobExited(plane.controller.now(), job_id, attempt, 1, "boom", final=True, last_line=last))
+    plane.controller.until(lambda p: p.job(job_id) is not None and p.job(job_id).phase.final)
+
+    def told(caller: Caller) -> str:
+        story = plane.service.events(caller, job_id, after="0", limit=99, reports=False)
+        return repr((plane.service.job(caller, job_id), plane.service.explain(caller, job_id), story))
+
+    assert told(ANN).count(last) >= 3
+    assert "sk-123" not in told(EVE)
+    assert "boom" in told(EVE)
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,9 @@ def test_a_failed_conversion_writes_nothing(put, tmp_path):
 
 def test_sample_applies_every_option(put, tmp_path):
     out = tmp_path / "out.jsonl"
-    options = ["--from", "0", "--until", "4d", "--tenant", "default", "--load", 2, "--deadlines", "2", "--resample"]
-    more = ["--jobs", 7, "--elastic", "shrink=0.5,grow=2", "--failures", "mtbf_h=9,repair_h=1", "--nodes", 2]
+    options = ["--from", "0", "--until", "4d", "--tenant", "default", "--resample", "--jobs", 7]
+    more = ["--arrival-factor", 2, "--deadlines", "2", "--elastic", "shrink=0.5,grow=2"]
+    more += ["--failures", "mtbf_h=9,repair_h=1", "--nodes", 2]
     assert run("sample", put("muri"), out, *options, *more, "--seed", 1).exit_code == 0
     made = read_trace(out)
     assert len(made.jobs) == 7
@@ -112,7 +113,7 @@ def test_failures_on_an_unknown_number_of_nodes_are_refused(put, tmp_path):
         ("--deadlines", "1,x", "expected numbers"),
         ("--failures", "mtbf_h=1", "expected mtbf_h=...,repair_h=..."),
         ("--elastic", "shrink=a,grow=2", "expected shrink=...,grow=..."),
-        ("--load", "0", "the load factor is 0"),
+        ("--arrival-factor", "0", "the arrival factor is 0"),
         ("--tenant", "nobody", "has no tenant 'nobody'"),
     ],
 )
@@ -139,6 +140,12 @@ def test_generate_writes_a_trace(tmp_path):
 def test_generate_refuses_load_and_rate_together_and_odd_sizes():
     assert "exactly one of load and rate_per_h" in run("generate", "-", "--load", 1, "--rate", 1).stderr
     assert "expected GPU counts and shares" in " ".join(run("generate", "-", "--sizes", "x").stderr.split())
+
+
+def test_generate_says_which_sizes_of_the_default_mix_it_goes_without():
+    told = run("generate", "-", "--jobs", 5, "--gpus", 8).stderr
+    assert told.startswith("note: the default mix of sizes goes without jobs of 16 and 32 GPUs, which 8 cannot hold")
+    assert run("generate", "-", "--jobs", 5, "--gpus", 32).stderr == ""
 
 
 def test_every_option_is_documented():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fairlead.core.errors import InvalidSpec
+from fairlead.sim.cluster import nodes_of_four
 from fairlead.sim.traces import Trace, TraceJob, TraceNode, read_trace
 from fairlead.sim.traces.describe import as_table, as_time, describe
 
@@ -29,7 +29,7 @@ def text_of(table) -> str:
 
 
 def test_statistics_are_what_one_would_count_by_hand():
-    found = describe(trace((0, 1, 3600.0), (1800, 4, 1800.0), (3600, 1, 7200.0)), cluster_gpus=10)
+    found = describe(trace((0, 1, 3600.0), (1800, 4, 1800.0), (3600, 1, 7200.0)), nodes=nodes_of_four(10))
     assert (found.jobs, found.span_s, found.gpu_hours) == (3, 3600, 5)
     assert found.gpu_counts == {1: 2, 4: 1}
     assert found.arrivals_per_h == 2
@@ -44,20 +44,18 @@ def test_statistics_are_what_one_would_count_by_hand():
 def test_the_traces_own_nodes_are_the_cluster_unless_told_otherwise():
     made = trace((0, 1, 100.0), (100, 1, 100.0), nodes=(TraceNode("n", "T4", 4),))
     assert describe(made).load == pytest.approx(0.5)
-    assert describe(made, cluster_gpus=2).load == pytest.approx(1)
-    with pytest.raises(InvalidSpec, match="cluster_gpus is 0"):
-        describe(made, cluster_gpus=0)
+    assert describe(made, nodes=nodes_of_four(2)).load == pytest.approx(1)
 
 
 def test_what_a_trace_does_not_tell_is_none():
-    found = describe(trace((5, 2, None)), cluster_gpus=4)
+    found = describe(trace((5, 2, None)), nodes=nodes_of_four(4))
     assert (found.duration_s, found.gpu_hours, found.load, found.arrivals_per_h) == (None, None, None, None)
     assert found.interarrival_s is None
     assert "not in the trace" in text_of(as_table(found))
 
 
 def test_jobs_that_all_arrive_at_once_have_no_rate():
-    found = describe(trace((0, 1, 10.0), (0, 1, 10.0)), cluster_gpus=4)
+    found = describe(trace((0, 1, 10.0), (0, 1, 10.0)), nodes=nodes_of_four(4))
     assert (found.arrivals_per_h, found.load, found.interarrival_s.cv) == (None, None, None)
 
 
@@ -66,7 +64,7 @@ def test_a_trace_without_jobs_can_be_described():
 
 
 def test_the_table_shows_shares_skips_and_names_with_brackets(put):
-    text = text_of(as_table(describe(read_trace(put("alibaba-2023")), cluster_gpus=8)))
+    text = text_of(as_table(describe(read_trace(put("alibaba-2023")), nodes=nodes_of_four(8))))
     for part in ("left out: asked for no GPUs", "nodes", "of 8 GPUs", "1: 50.0%, 8: 50.0%", "completed"):
         assert part in text
     assert "[made] up" in text_of(as_table(describe(trace((0, 1, 1.0)))))

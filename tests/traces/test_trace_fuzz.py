@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.sim.cluster import nodes_of_four
 from fairlead.sim.traces import READERS, Trace, read_trace
 from fairlead.sim.traces.canonical import to_csv, to_jsonl
 from fairlead.sim.traces.describe import describe
@@ -29,7 +30,7 @@ def read_or_refuse(path, format):
             continue
         assert isinstance(trace, Trace)
         assert trace.jobs
-        describe(trace, cluster_gpus=8).to_dict()
+        describe(trace, nodes=nodes_of_four(8)).to_dict()
         to_jsonl(trace)
         try:
             to_csv(trace)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.sim.cluster import nodes_of_four
 from fairlead.sim.traces.describe import describe
 from fairlead.sim.traces.generate import Workload, generate
 
@@ -22,7 +23,7 @@ def test_equal_workloads_give_equal_traces_and_other_seeds_others():
 
 @pytest.mark.parametrize("load", [0.3, 1.0, 2.5])
 def test_the_load_is_what_was_asked_for(load):
-    found = describe(generate(Workload(jobs=3000, load=load, gpus=128)), cluster_gpus=128)
+    found = describe(generate(Workload(jobs=3000, load=load, gpus=128)), nodes=nodes_of_four(128))
     assert found.load == pytest.approx(load, rel=0.02)
 
 
@@ -100,3 +101,10 @@ def test_any_workload_gives_its_jobs_in_order(jobs, gpus, load, session_jobs, se
 def test_a_workload_that_cannot_be_meant_is_refused(wrong):
     with pytest.raises(InvalidSpec, match=r"expected|exactly one"):
         Workload(**{"load": 1.0, **wrong})
+
+
+def test_sizes_beyond_the_cluster_are_refused_if_they_were_asked_for():
+    with pytest.raises(InvalidSpec, match=r"jobs of 16 and 32 GPUs do not fit the cluster's 8, and the mix"):
+        Workload(load=1.0, gpus=8, sizes=((1, 0.5), (16, 0.3), (32, 0.2)))
+    assert Workload(load=1.0, gpus=8, sizes=((1, 1.0), (16, 0.0))).too_large == ()
+    assert Workload(load=1.0, gpus=8).too_large == (16, 32)

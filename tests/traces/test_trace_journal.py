@@ -69,7 +69,7 @@ def test_jobs_that_had_not_succeeded_are_left_out_and_counted(workload: Path, tm
 
 def test_another_sqlite_file_is_refused(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE t (x)").connection.close()
-    with pytest.raises(InvalidTrace, match=r"other\.db.*not a Fairlead journal"):
+    with pytest.raises(InvalidTrace, match=r"other\.db.*neither a Fairlead journal nor"):
         read_trace(tmp_path / "other.db")
 
 

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from fairlead.cli.main import main
 from fairlead.core.errors import InvalidSpec
-from fairlead.sim.traces import read_trace
+from fairlead.sim.traces import InvalidTrace, read_trace
 
 PLUGIN = """
 from fairlead.sim.traces import Trace, TraceFormat, TraceJob
@@ -20,7 +22,7 @@ def read(path):
     )
     return Trace(jobs=jobs, format="lines", source=str(path))
 
-LINES = TraceFormat("lines", read, lambda head: False, "one duration a line")
+LINES = TraceFormat("lines", read, lambda head: head.lines[0].startswith("1"), "one duration a line")
 NOT_A_FORMAT = 1
 """
 
@@ -57,3 +59,20 @@ def test_an_entry_point_that_is_no_format_is_refused(installed: Path) -> None:
 def test_an_entry_point_that_cannot_be_loaded_says_why(installed: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"'absent' .* cannot be loaded.*no_such_module"):
         read_trace(installed, "absent")
+
+
+def test_an_installed_format_is_guessed_if_none_of_our_own_knows_the_file(installed: Path) -> None:
+    assert read_trace(installed).format == "lines"
+
+
+def test_if_no_format_knows_the_file_installed_ones_are_named_and_what_is_wrong_with_them(installed: Path) -> None:
+    installed.write_text("20\n")
+    with pytest.raises(InvalidTrace, match=r"with --format \(absent, .*, lines, .*'absent' .* cannot be loaded"):
+        read_trace(installed)
+
+
+@pytest.mark.parametrize("command", [["simulate"], ["compare"], ["trace", "describe"], ["trace", "sample"]])
+@pytest.mark.usefixtures("installed")
+def test_the_help_names_installed_formats(command: list[str]) -> None:
+    told = CliRunner().invoke(main, [*command, "--help"]).output
+    assert "lines" in told.split("guessed if left out.")[1].split("--")[0]

@@ -71,13 +71,13 @@ def test_the_first_jobs_are_the_earliest():
         reshape.first(TRACE, 0)
 
 
-def test_scaling_the_load_compresses_arrivals_and_keeps_slack():
-    scaled = reshape.scale_load(TRACE, 2)
+def test_scaling_arrivals_compresses_them_and_keeps_slack():
+    scaled = reshape.scale_arrivals(TRACE, 2)
     assert [job.submit_s for job in scaled.jobs] == [0, 25, 100]
     assert scaled.jobs[1].deadline_s == 125
     for factor in (0, -1, math.nan, math.inf):
-        with pytest.raises(InvalidSpec, match="the load factor is"):
-            reshape.scale_load(TRACE, factor)
+        with pytest.raises(InvalidSpec, match="the arrival factor is"):
+            reshape.scale_arrivals(TRACE, factor)
 
 
 def test_resampling_gives_new_ids_and_repeats_with_its_seed():

@@ -15,7 +15,7 @@ from fairlead.train.agent import Agent, Patience, Slot, Worker
 
 SCRIPT = Path(__file__).parent / "script.py"
 #: Generous, as only a test that fails waits for so long.
-TIMEOUT_S = 120.0
+TIMEOUT_S = 400.0
 
 
 class Drive:

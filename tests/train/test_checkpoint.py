@@ -548,7 +548,7 @@ def test_a_directory_in_which_another_job_saves_is_refused_and_free_when_that_ha
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ours\n"
-        with pytest.raises(InvalidSpec, match=rf"another job \(process {holder.pid} on .*\) saves there; name another"):
+        with pytest.raises(InvalidSpec, match=rf"another job \(process {holder.pid} on .*\) saves there, and did not"):
             Store(tmp_path).occupy()
         with pytest.raises(BackendError, match="another job"):
             Store(tmp_path).save({}, step=1)

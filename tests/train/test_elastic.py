@@ -31,7 +31,7 @@ def alone(out: Path, steps: int, **options: Any) -> dict[int, dict[str, Any]]:
     out.mkdir(parents=True, exist_ok=True)
     given = {"epochs": 10_000, "finish_at": steps - 1, **options}
     env = {**os.environ, "OUT": str(out), "OPTIONS": json.dumps(given)}
-    subprocess.run([sys.executable, str(SCRIPT)], env=env, check=True, timeout=120)
+    subprocess.run([sys.executable, str(SCRIPT)], env=env, check=True, timeout=TIMEOUT_S)
     return trajectory(out)
 
 
@@ -184,7 +184,6 @@ def test_a_worker_that_straggles_does_less_and_is_replaced_by_one_that_has_joine
         env={"FAIRLEAD_REPORT_S": "0.5"},
         slow="w3",
         slow_s=0.005,
-        pace_s=0.0,
     )
     assert drive.run(3, play) == PREEMPTED
     plans = [event["members"] for event in drive.events if event["kind"] == "plan"]

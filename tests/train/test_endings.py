@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ pytest.importorskip("torch", reason="torch is not installed; pip install 'fairle
 
 from driving import SCRIPT, Drive, rows, slots, trajectory
 
+from fairlead.train import group
 from fairlead.train.agent import PREEMPTED, Patience
 from fairlead.train.checkpoint import Store
 
@@ -283,6 +285,16 @@ def alone(out: Path, **options: Any) -> subprocess.Popen[str]:
     out.mkdir()
     env = {**os.environ, "OUT": str(out), "OPTIONS": json.dumps({"epochs": 10_000, **options})}
     return subprocess.Popen([sys.executable, str(SCRIPT)], env=env, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_job_that_is_done_waits_for_threads_inside_torch() -> None:
+    """The interpreter must not end under them: torch would abort, and the job would count as failed."""
+    leaves = threading.Event()
+    thread = group._start_within_torch(lambda: leaves.wait() and None, "inside")
+    assert not group.wait_for_torch_threads(0.05)
+    threading.Timer(0.2, leaves.set).start()
+    assert group.wait_for_torch_threads(60.0)
+    assert not thread.is_alive()
 
 
 def test_processes_that_fetch_ahead_end_with_the_job(tmp_path: Path) -> None:

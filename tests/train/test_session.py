@@ -354,10 +354,10 @@ def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path: Path) -> None:
         list(job.epochs(1))
 
 
-def test_between_two_epochs_the_data_may_change(tmp_path: Path) -> None:
+def test_between_two_epochs_the_data_may_change_on_purpose(tmp_path: Path) -> None:
     job, model, optimizer = wrapped(checkpoints=tmp_path)
     run(job, model, optimizer, job.loader(Points(10), 2), 1)
-    job, model, optimizer = wrapped(checkpoints=tmp_path)
+    job, model, optimizer = wrapped(checkpoints=tmp_path, resume=True)
     run(job, model, optimizer, job.loader(Points(20), 2), 2)
     assert job.progress.step == 5 + 10
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from fairlead.backends.descriptors import give_first_limit
 from fairlead.backends.files import Appender, AttemptFiles, Tail
 from fairlead.backends.processes import COOKIE
 from fairlead.backends.task import Task
@@ -60,11 +60,6 @@ class Attempt:
         return f"attempt:{self.job}:{self.number}"
 
 
-def cookie_of(job: str, attempt: int, root: Path) -> str:
-    """What everything of an attempt carries in its environment."""
-    return f"{root}:{job}:{attempt}"
-
-
 def start_guardian(task: Task, files: AttemptFiles) -> subprocess.Popen[bytes]:
     """Whoever runs it. Nothing of the controller's own environment goes with it: that may hold secrets."""
     kept = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "HOME", "LANG", "TZ", "TMPDIR", "PYTHONUTF8")
@@ -77,6 +72,7 @@ def start_guardian(task: Task, files: AttemptFiles) -> subprocess.Popen[bytes]:
         env={**{name: os.environ[name] for name in kept if name in os.environ}, COOKIE: task.env[COOKIE]},
         start_new_session=True,
     )
+    give_first_limit(process.pid)
     threading.Thread(target=_feed, args=(process, task.to_json()), name="fairlead-feed", daemon=True).start()
     return process
 

@@ -7,13 +7,15 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from fairlead.backends.files import AttemptFiles, Line, Tail
+from fairlead.backends.files import AttemptFiles, Line, Tail, open_log
 from fairlead.backends.gang import End
+from fairlead.backends.regular_file import NotRegular
 from fairlead.backends.task import Task
 from fairlead.train.agent import PREEMPTED, Agent, Patience, Slot
-from fairlead.train.wire import Message
+from fairlead.train.wire import NOTED, Message
 
 #: What people want to know: the agent's word for it, and ours.
 _NOTES = {
@@ -21,14 +23,11 @@ _NOTES = {
     "hung": "worker-hung",
     "straggler": "worker-slow",
     "refused": "worker-refused",
-    "unsaved": "unsaved",
+    **{kind: kind for kind in NOTED},
 }
 
 #: Seconds that a worker which has left may keep its GPU.
 LEAVE_S = 10.0
-
-#: Seconds after which it is told that nobody has said anything.
-SILENT_S = 60.0
 
 #: Says a kind of event and its fields.
 Tell = Callable[..., None]
@@ -44,8 +43,12 @@ class Elastic:
         self._told = _told_before(files)
         self._saved_step: int | None = None
         self._trains = self._changing = self._suspended = self._moving = self._stopping = False
-        #: Somebody uses the library.
+        #: A worker has spoken with the agent: the command uses the library.
         self._heard = False
+        #: None had, when it should have: the attempt counts as one that cannot change its GPUs.
+        self._pinned = False
+        #: The log of the first worker that failed.
+        self._failed_log = ""
         self._asleep: set[str] = set()
         #: Slot and process of every worker that has not ended.
         self._alive: dict[str, tuple[Slot, int]] = {}
@@ -66,15 +69,17 @@ class Elastic:
             max_restarts=task.max_restarts,
             patience=Patience(grace_s=task.grace_s),
             on_event=self._hear,
+            open_log=open_log,
             log_name=lambda number: f"rank-{self._started + number - 1}.log",
         )
 
     async def run(self) -> End:
-        asyncio.get_running_loop().call_later(SILENT_S, self._wonder)
+        asyncio.get_running_loop().call_later(self._task.pin_after_s, self._pin)
         while True:
             code = await self._agent.run(self._slots)
             if not (self._moving and code == PREEMPTED) or self._stopping:
-                return End(code, self._why, final=code == 127 and self._why.startswith("cannot run"))
+                final = code == 127 and self._why.startswith("cannot run")
+                return End(code, self._why, final, self._failed_log)
             self._moving, self._started, self._alive = False, self._started + self._agent.started, {}
             self._agent = self._make_agent()
 
@@ -111,8 +116,9 @@ class Elastic:
             slot = Slot(event["node"], event["gpu"])
             self._alive[event["worker"]] = slot, event["pid"]
             self._on_start(self._started + int(event["worker"][1:]) - 1, slot, event["pid"])
-        elif kind == "ready":
+        elif kind == "hello":
             self._heard = True
+        elif kind == "ready":
             self._keep_to(event["most"])
         elif kind == "joined":
             self._settle()
@@ -132,7 +138,7 @@ class Elastic:
             if kind == "paused":
                 self._paused_s = event["seconds"]
             told = {name: value for name, value in event.items() if name not in ("kind", "at", "beat")}
-            self._tell("note", what=_NOTES[kind], **told)
+            self._tell("note", what=_NOTES[kind], **told, **({"attempt": self._task.attempt} if kind in NOTED else {}))
 
     def _keep_to(self, most: int) -> None:
         """The job takes no more workers than this: it then has GPUs that it does not use."""
@@ -169,22 +175,25 @@ class Elastic:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
 
-    def _wonder(self) -> None:
-        """Why nobody trains yet: a script that does not use the library never will."""
+    def _pin(self) -> None:
+        """The command does not use the library, as far as can be known: it runs, and keeps the GPUs it has. In this
+        order, so that it is never one that runs and may be told to change."""
         if not self._heard and not self._stopping:
-            text = (
-                f"none of its workers has said a word for {SILENT_S:.0f} s: a job with a range of GPUs should use "
-                "fairlead.train; if its script does not, it runs to its end on the GPUs it has, and stays STARTING; "
-                "submit such a job with a fixed number of GPUs, or with elastic: restart"
-            )
-            self._tell("note", what="silent", text=text)
+            self._pinned = True
+            self._tell("pinned", pinned=True)
+            self._tell("started")
 
     def _begin(self) -> None:
         if not self._trains:
             self._trains = True
             self._tell("started")
+            if self._pinned:  # its start took longer than expected
+                self._pinned = False
+                self._tell("pinned", pinned=False)
 
     def _note_exit(self, event: Message) -> None:
+        if event["code"] not in (0, PREEMPTED) and not self._failed_log and not self._stopping:
+            self._failed_log = f"rank-{self._started + int(event['worker'][1:]) - 1}.log"
         trained = event["stage"] in ("member", "leaving")
         if trained and event["code"] not in (0, PREEMPTED) and not self._stopping and not self._moving:
             how = f"signal {-event['code']}" if event["code"] < 0 else f"exit code {event['code']}"
@@ -213,7 +222,13 @@ def _told_before(files: AttemptFiles) -> dict[tuple[Any, ...], int]:
     """Steps of every configuration, in all attempts so far."""
     told: dict[tuple[Any, ...], int] = {}
     for path in files.directory.parent.glob(f"attempt-*/{files.events.name}"):
-        for line, _ in Tail(path).read():
+        for line, _ in _lines(path, files.root):
             for seen in line.get("observations", ()):
                 told[_configuration(seen)] = told.get(_configuration(seen), 0) + seen["steps"]
     return told
+
+
+def _lines(path: Path, root: Path) -> list[tuple[Line, int]]:
+    with contextlib.suppress(NotRegular):  # an earlier attempt has spoilt its own
+        return Tail(path, root=root).read()
+    return []

@@ -21,12 +21,15 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from fairlead.backends.regular_file import NotRegular, open_append, open_regular, write_whole
 
 Line = dict[str, Any]
 
@@ -39,6 +42,11 @@ class AttemptFiles:
     """The directory of one attempt."""
 
     directory: Path
+
+    @property
+    def root(self) -> Path:
+        """The directory of all jobs. What is below it a job may have replaced."""
+        return self.directory.parent.parent
 
     @property
     def orders(self) -> Path:
@@ -58,13 +66,18 @@ class AttemptFiles:
         """For the job itself: when it has to be gone, and why. See FAIRLEAD_PREEMPT_FILE."""
         return self.directory / "preempt.json"
 
+    @property
+    def worker_notes(self) -> Path:
+        """What workers without an agent leave for people. See FAIRLEAD_NOTES."""
+        return self.directory / "worker-notes.jsonl"
+
     def give_notice(self, *, deadline: float, why: str, by: str) -> None:
         """Before the signal, so that whoever gets that finds this."""
-        write_whole(self.notice, json.dumps({"deadline": deadline, "why": why, "by": by}))
+        write_whole(self.notice, json.dumps({"deadline": deadline, "why": why, "by": by}), root=self.root)
 
     def told(self, kind: str) -> Line | None:
         """The first event of this kind, if there was one."""
-        return next((line for line, _ in Tail(self.events).read() if line.get("kind") == kind), None)
+        return next((line for line, _ in Tail(self.events, root=self.root).read() if line.get("kind") == kind), None)
 
     @property
     def errors(self) -> Path:
@@ -78,10 +91,15 @@ class AttemptFiles:
     def log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.log"
 
+    @property
+    def processes(self) -> Path:
+        """By which what is left of it is recognised; see `ownership`."""
+        return self.directory / "processes.json"
+
     def lock(self, *, within_s: float = 0.0) -> int | None:
         """Hold it, until the descriptor is closed by everybody who has it; None if somebody else does. Whoever means to
         keep it should try for a moment: it may just be looked at."""
-        handle = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        handle = open_regular(self.directory / "lock", os.O_RDWR | os.O_CREAT, root=self.root)
         until = time.monotonic() + within_s
         while True:
             try:
@@ -95,10 +113,13 @@ class AttemptFiles:
 
     @property
     def is_alive(self) -> bool:
-        """A supervisor, or its guardian, sees to it."""
-        if not (self.directory / "lock").exists():
+        """A supervisor, or its guardian, sees to it. A lock that was replaced says nothing for it."""
+        if not os.path.lexists(self.directory / "lock"):
             return False
-        handle = self.lock()
+        try:
+            handle = self.lock()
+        except (FileNotFoundError, NotRegular):
+            return False
         if handle is None:
             return True
         os.close(handle)
@@ -109,15 +130,17 @@ class Tail:
     """Reads whole lines as they are appended. `position` is where the next one begins. If the file becomes shorter than
     that, it hears nothing of it: what is written anew up to there was read before."""
 
-    def __init__(self, path: Path, position: int = 0) -> None:
-        self.path, self.position = path, position
+    def __init__(self, path: Path, position: int = 0, *, root: Path | None = None) -> None:
+        self.path, self.position, self._root = path, position, root
 
     def read(self) -> list[tuple[Line, int]]:
-        """New lines, each with the position after it. A line that is no JSON object is passed over."""
+        """New lines, each with the position after it. A line that is no JSON object is passed over. Raises NotRegular
+        if something else is in the place of the file."""
         try:
-            if self.path.stat().st_size <= self.position:
+            found = self.path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_size <= self.position:
                 return []
-            with self.path.open("rb") as file:
+            with open(open_regular(self.path, os.O_RDONLY, root=self._root), "rb") as file:
                 file.seek(self.position)
                 data = file.read()
         except FileNotFoundError:
@@ -139,22 +162,27 @@ def parse(raw: bytes) -> Line | None:
     return line if isinstance(line, dict) else None
 
 
-def write_whole(path: Path, text: str) -> None:
-    """All of it or nothing, for whoever reads it meanwhile, and whoever else writes it."""
-    draft = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.draft")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+def open_log(path: Path) -> BinaryIO:
+    """To append to. A log is in the `logs` of an attempt of a job, of which none may be a link."""
+    return open_append(path, root=above_log(path))
+
+
+def above_log(path: Path) -> Path:
+    """The directory of all jobs, above a log."""
+    return path.parents[min(3, len(path.parents) - 1)]
 
 
 class Appender:
     """Appends lines, whole or not at all. On a full disk they wait, in order, until there is room. Any thread may."""
 
-    def __init__(self, path: Path, on_full: Callable[[str], None] = lambda why: None) -> None:  # noqa: ARG005
-        self._path, self._on_full = path, on_full
+    def __init__(
+        self,
+        path: Path,
+        on_full: Callable[[str], None] = lambda why: None,  # noqa: ARG005
+        *,
+        root: Path | None = None,
+    ) -> None:
+        self._path, self._on_full, self._root = path, on_full, root
         self._waiting: list[bytes] = []
         self._guard = threading.Lock()
         #: None until there is something to write.
@@ -203,7 +231,8 @@ class Appender:
 
     def _open(self) -> int:
         if self._handle is None:
-            self._handle = handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+            self._handle = handle = open_regular(self._path, flags, root=self._root)
             size = os.fstat(handle).st_size
             self._before = b"\n" if size and os.pread(handle, 1, size - 1) != b"\n" else b""
         return self._handle

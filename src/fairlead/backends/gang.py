@@ -1,4 +1,5 @@
-"""Any command, on a fixed number of GPUs: one process on each, with torchrun's environment. All end together."""
+"""Any command, on a fixed number of GPUs: one process on each, with torchrun's environment, or one process for all of
+them, which is told nothing of ranks. All end together."""
 
 from __future__ import annotations
 
@@ -12,9 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlead.backends.files import open_log
 from fairlead.backends.processes import exit_code
 from fairlead.backends.task import Task
+from fairlead.core.types import Launch
 from fairlead.train.agent import PREEMPTED, Slot
+from fairlead.train.parent_death import killed_with_us
 
 #: What starting a process fails with if another attempt would fail in the same way.
 _HOPELESS = {
@@ -31,6 +35,8 @@ class End:
     why: str = ""
     #: Another attempt would end in the same way.
     final: bool = False
+    #: The name of the log of the process that failed first.
+    log: str = ""
 
 
 def torchrun_environment(slots: Sequence[Slot], rank: int, task: Task, port: int) -> dict[str, str]:
@@ -56,17 +62,36 @@ def torchrun_environment(slots: Sequence[Slot], rank: int, task: Task, port: int
         "TORCHELASTIC_MAX_RESTARTS": str(task.max_restarts),
         "TORCHELASTIC_RUN_ID": f"fairlead-{task.job}",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "FAIRLEAD_NODE": node,
-        "FAIRLEAD_GPU": str(slots[rank].gpu),
     }
 
 
-def visible(slots: Sequence[Slot], rank: int, devices: Sequence[str] | None) -> dict[str, str]:
-    """All of the job's GPUs on its node, as LOCAL_RANK counts them."""
-    if devices is None:
-        return {"CUDA_VISIBLE_DEVICES": ""}
-    node = slots[rank].node
-    return {"CUDA_VISIBLE_DEVICES": ",".join(devices[slot.gpu] for slot in slots if slot.node == node)}
+def place_environment(slots: Sequence[Slot], own: Sequence[Slot]) -> dict[str, str]:
+    """Where a process is: `own` are its GPUs, of the `slots` of its job."""
+    return {
+        "FAIRLEAD_GPUS": str(len(slots)),
+        "FAIRLEAD_NODE": ",".join(sorted({slot.node for slot in own})),
+        "FAIRLEAD_GPU": ",".join(str(slot.gpu) for slot in own),
+    }
+
+
+def visible(slots: Sequence[Slot], devices: Sequence[str] | None) -> dict[str, str]:
+    """These GPUs and no others; none, if CPU slots stand in for them."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(devices[slot.gpu] for slot in slots) if devices is not None else ""}
+
+
+def environments(task: Task, slots: Sequence[Slot], port: int) -> list[dict[str, str]]:
+    """What each process of the job is told besides `Task.env`. Its GPUs are all of the job's on its node, as LOCAL_RANK
+    counts them; a launcher has all of the job's, which are of this machine whatever their nodes are called."""
+    if task.launch is Launch.ONCE:
+        return [{**place_environment(slots, slots), **visible(slots, task.devices)}]
+    return [
+        {
+            **torchrun_environment(slots, rank, task, port),
+            **place_environment(slots, [slot]),
+            **visible([each for each in slots if each.node == slot.node], task.devices),
+        }
+        for rank, slot in enumerate(slots)
+    ]
 
 
 @dataclass
@@ -98,7 +123,7 @@ class Gang:
             for future in done:
                 rank, code = waiting.pop(future), future.result()
                 if code != 0 and first is None:
-                    first = End(code, self._story(rank, code))
+                    first = End(code, self._story(rank, code), log=self.logs(rank).name)
                     self.stop(self.task.grace_s)
         return first or End(0 if self._processes else PREEMPTED)
 
@@ -112,16 +137,11 @@ class Gang:
         asyncio.get_running_loop().call_later(grace_s, self._signal, signal.SIGKILL)
 
     async def _start(self, slots: Sequence[Slot]) -> None:
-        port = _free_port()
-        for rank, slot in enumerate(slots):
+        for rank, own in enumerate(environments(self.task, slots, _free_port())):
             if self._stopping:
                 return
-            env: Mapping[str, str] = {
-                **self.task.env,
-                **torchrun_environment(slots, rank, self.task, port),
-                **visible(slots, rank, self.task.devices),
-            }
-            with self.logs(rank).open("ab") as log:
+            env: Mapping[str, str] = {**self.task.env, **own}
+            with open_log(self.logs(rank)) as log:
                 self._processes[rank] = process = await asyncio.create_subprocess_exec(
                     *self.task.command,
                     env=env,
@@ -130,8 +150,9 @@ class Gang:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
+                    preexec_fn=killed_with_us(),
                 )
-            self.on_start(rank, slot, process.pid)
+            self.on_start(rank, slots[rank], process.pid)
             if self._stopping:  # it came too late to be asked with the others
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGTERM)

@@ -7,7 +7,15 @@ from typing import Any
 
 from fairlead.backends.files import Line
 from fairlead.core import codec
-from fairlead.core.messages import AttemptEvent, JobExited, JobReported, JobRescaled, JobStarted, JobStopped
+from fairlead.core.messages import (
+    AttemptEvent,
+    JobExited,
+    JobPinned,
+    JobReported,
+    JobRescaled,
+    JobStarted,
+    JobStopped,
+)
 from fairlead.core.types import Batch, Observation
 
 
@@ -25,6 +33,8 @@ class Hearing:
         match line["kind"]:
             case "started":
                 return JobStarted(self.at, self.job, self.attempt)
+            case "pinned":
+                return JobPinned(self.at, self.job, self.attempt, pinned=line["pinned"])
             case "rescaled":
                 return JobRescaled(self.at, self.job, self.attempt)
             case "report":
@@ -32,8 +42,8 @@ class Hearing:
             case "ended" if line.get("stopped"):
                 return JobStopped(self.at, self.job, self.attempt)
             case "ended":
-                why, final = line.get("why", ""), line.get("final", False)
-                return JobExited(self.at, self.job, self.attempt, line["code"], why, final=final)
+                why, final, last = line.get("why", ""), line.get("final", False), line.get("last_line", "")
+                return JobExited(self.at, self.job, self.attempt, line["code"], why, final=final, last_line=last)
         return None
 
     def _report(self, line: Line) -> JobReported:

@@ -7,26 +7,33 @@ the files tell: see `attach`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.backends.attempt import Attempt, cookie_of, start_guardian
-from fairlead.backends.files import Appender, AttemptFiles, Line, Tail, write_whole
+from fairlead.backends.attempt import Attempt, start_guardian
+from fairlead.backends.files import Appender, AttemptFiles, Line, Tail
 from fairlead.backends.hearing import Hearing
+from fairlead.backends.identity import Identity, belongs_to, take_directory
 from fairlead.backends.inbox import Inbox
-from fairlead.backends.machine import Machine
+from fairlead.backends.machine import CAN, Machine
 from fairlead.backends.outsiders import Outsider, Outsiders
-from fairlead.backends.processes import COOKIE, boot_id, carriers, end_all
+from fairlead.backends.ownership import end_belongings, sweep
+from fairlead.backends.processes import COOKIE, boot_id, cookie_of
+from fairlead.backends.regular_file import NotRegular, make_folder, read_whole, write_whole
 from fairlead.backends.task import Task
+from fairlead.backends.unclaimed import end_unclaimed, find_unclaimed
 from fairlead.core import codec
 from fairlead.core.errors import BackendError, FairleadError
 from fairlead.core.messages import Command, Event, JobExited, JobStopped, OutsidersSeen, Resize, Start, Stop
 from fairlead.core.types import Allocation, Job, Phase
+from fairlead.train.wire import NOTES
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +60,10 @@ class LogFile:
 
 class LocalBackend:
     """See the module. `prepare` makes the task of a start; `on_note` hears what is for people: job, time, fields;
-    `why_stopped` says who wants a job gone, and why, for the job to read. Any thread may call the first two."""
+    `why_stopped` says who wants a job gone, and why, for the job to read; `identify` says what a job's directory has to
+    carry to be its own. Any thread may call `prepare`, `on_note` and `identify`."""
+
+    can = CAN
 
     def __init__(
         self,
@@ -64,9 +74,11 @@ class LocalBackend:
         prepare: Callable[[Start], Task],
         on_note: Callable[[str, float, Line], None] = lambda job, at, note: None,  # noqa: ARG005
         why_stopped: Callable[[str], Line] = lambda job: {},  # noqa: ARG005
+        identify: Callable[[str], Identity] = lambda job: Identity("", job),
     ) -> None:
         self._root, self.machine, self.inbox = root, machine, inbox
         self._prepare, self._on_note, self._why_stopped = prepare, on_note, why_stopped
+        self._identify = identify
         self._types = {node.id: node.gpu_type for node in machine.nodes}
         self._attempts: dict[str, Attempt] = {}
         self._guard = threading.Lock()
@@ -95,6 +107,23 @@ class LocalBackend:
     def files(self, job: str, attempt: int) -> AttemptFiles:
         return AttemptFiles(self._root / job / f"attempt-{attempt}")
 
+    def owns(self, job: str, attempt: int) -> bool:
+        """Is what lies in this attempt's directory, if anything does, of this job and this attempt?"""
+        identity, files = self._identify(job), self.files(job, attempt)
+        return belongs_to(self._root / job, identity) and belongs_to(files.directory, identity.of_attempt(attempt))
+
+    def _take_directories(self, start: Start, files: AttemptFiles) -> None:
+        """See that the job's and the attempt's directories are their own, whatever lay there before."""
+        identity = self._identify(start.job)
+        for directory, own in (
+            (self._root / start.job, identity),
+            (files.directory, identity.of_attempt(start.attempt)),
+        ):
+            if (moved := take_directory(directory, own)) is not None:
+                log.warning("job %s: %s was of another job, and is now %s", start.job, directory, moved)
+                note = {"what": "put-aside", "directory": str(directory), "moved": str(moved)}
+                self._on_note(start.job, self._now(), note)
+
     def _start(self, command: Start) -> None:
         with self._guard:
             known = self._attempts.get(command.job)
@@ -105,7 +134,8 @@ class LocalBackend:
 
     def _make(self, start: Start, position: int = 0) -> Attempt:
         files = self.files(start.job, start.attempt)
-        return Attempt(start, files, Tail(files.events, position), Appender(files.orders), start.allocation)
+        tail, orders = Tail(files.events, position, root=self._root), Appender(files.orders, root=self._root)
+        return Attempt(start, files, tail, orders, start.allocation)
 
     def _listen_to(self, attempt: Attempt) -> None:
         """From now on."""
@@ -120,6 +150,7 @@ class LocalBackend:
             "FAIRLEAD_JOB_ID": start.job,
             "FAIRLEAD_ATTEMPT": str(start.attempt),
             "FAIRLEAD_PREEMPT_FILE": str(files.notice),
+            NOTES: str(files.worker_notes),
             "FAIRLEAD_CHECKPOINTS": str(job / CHECKPOINTS),  # where fairlead.train looks
             "FAIRLEAD_CHECKPOINT_DIR": str(job / CHECKPOINTS),  # as other schedulers call it
         }
@@ -129,11 +160,15 @@ class LocalBackend:
         """Its supervisor. Where the machine cannot, for now, it is tried again: that is not the job's fault."""
         start, files = attempt.start, attempt.files
         try:
+            self._take_directories(start, files)
             task = self._task(start, files)
-            for directory in (self._root / start.job / CHECKPOINTS, files.directory, files.logs):
-                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_whole(files.start, json.dumps(codec.encode(start.allocation)))
+            for directory in (self._root / start.job / CHECKPOINTS, files.logs):
+                make_folder(directory, root=self._root)
+            write_whole(files.start, json.dumps(codec.encode(start.allocation)), root=self._root)
             attempt.process = start_guardian(task, files)
+        except NotRegular as error:  # that was the job itself, in an earlier attempt
+            self._put(attempt, JobExited(self._now(), start.job, start.attempt, 1, str(error), final=True))
+            return
         except (OSError, BackendError) as error:
             self._try_again(attempt, error.strerror or str(error) if isinstance(error, OSError) else str(error))
             return
@@ -157,7 +192,16 @@ class LocalBackend:
             if attempt.waits:
                 attempt.stop = attempt.stop or isinstance(command, Stop)
             else:
-                attempt.orders.append(order)
+                self._say(attempt, order)
+
+    def _say(self, attempt: Attempt, order: Line) -> None:
+        """What cannot be said now waits, and is tried again. An attempt that can be told nothing any more is ended."""
+        try:
+            attempt.orders.append(order)
+        except NotRegular as error:
+            self._bury(attempt, str(error))
+        except OSError as error:
+            self._complain(attempt, "cannot-order", str(error))
 
     # -- coming back ---------------------------------------------------------------------------------------------
 
@@ -166,19 +210,44 @@ class LocalBackend:
         found = []
         for job in jobs:
             files = self.files(job.id, job.attempt + 1)
-            if job.phase is not Phase.PENDING or not files.start.exists():
+            if job.phase is not Phase.PENDING or not files.start.exists() or not self.owns(job.id, job.attempt + 1):
                 continue
-            if files.is_alive or files.told("began") is not None:
-                data = json.loads(files.start.read_text(encoding="utf-8"))
-                allocation = codec.decode(Allocation, data, place=str(files.start))
-                found.append(Start(self._now(), job.id, job.attempt + 1, allocation))
+            with contextlib.suppress(NotRegular):  # the attempt before it has put it there
+                if files.is_alive or files.told("began") is not None:
+                    data = json.loads(read_whole(files.start, root=self._root))
+                    allocation = codec.decode(Allocation, data, place=str(files.start))
+                    found.append(Start(self._now(), job.id, job.attempt + 1, allocation))
         return found
+
+    def sweep(self) -> list[str]:
+        """End what is left of attempts that nothing guards any more, before anything is taken up. Returns a line for
+        people about each."""
+        told = []
+        for left in sweep(self._root):
+            named = ", ".join(map(str, left.pids))
+            told.append(f"job {left.job}: attempt {left.attempt} had left processes behind, ended now: {named}")
+            if left.stuck:
+                self._on_note(left.job, self._now(), {"what": "left-behind", "pids": left.stuck})
+        return told
+
+    def end_unclaimed(self, jobs: Iterable[Job], *, grace_s: float) -> list[str]:
+        """End the attempts that run here although none of these jobs, which are all that live, claims them. Returns a
+        line for people about each."""
+        claimed = {(job.id, job.attempt) for job in jobs if job.phase is not Phase.PENDING}
+        found = find_unclaimed(self._root, {key for key in claimed if self.owns(*key)})
+        killed = end_unclaimed(self._root, found, grace_s=grace_s)
+        return [
+            f"job {job}, attempt {attempt}, runs here, but the database does not know that: it was "
+            f"{'killed' if (job, attempt) in killed else 'asked to save and stop, and has ended'}; what it wrote stays "
+            f"in {self._root / job}"
+            for job, attempt in found
+        ]
 
     def end_those_on(self, node: str, jobs: Iterable[Job]) -> None:
         """Kill every attempt with a GPU on a node that is no more."""
         for job in jobs:
             if node in job.held.nodes:
-                end_all(lambda job=job: carriers(cookie_of(job.id, job.attempt, self._root)))  # type: ignore[misc]
+                end_belongings(self.files(job.id, job.attempt), cookie_of(job.id, job.attempt, self._root))
 
     def attach(self, jobs: Iterable[Job], marks: dict[str, str]) -> list[str]:
         """Take up the attempts that a state believes in, where `marks` say how far each was read. Facts win: who has
@@ -189,11 +258,18 @@ class LocalBackend:
                 continue
             position = int(marks.get(f"attempt:{job.id}:{job.attempt}", "0"))
             attempt = self._make(Start(self._now(), job.id, job.attempt, job.allocation), position)
-            told.append(f"job {job.id}: {self._take_up(attempt, job)}")
+            try:
+                told.append(f"job {job.id}: {self._take_up(attempt, job)}")
+            except NotRegular as error:
+                attempt.began = True
+                self._bury(attempt, str(error))
+                told.append(f"job {job.id}: was ended, as {error}")
             self._listen_to(attempt)
         return told
 
     def _take_up(self, attempt: Attempt, job: Job) -> str:
+        if not self.owns(job.id, job.attempt):  # what lies there tells nothing about this job
+            return self._begin(attempt, job)
         alive = attempt.files.is_alive  # before it is read: who is gone writes no more
         if (began := attempt.files.told("began")) is not None:
             attempt.began, attempt.same_boot = True, began.get("boot") == boot_id()
@@ -202,28 +278,34 @@ class LocalBackend:
         if alive:
             self._repeat_orders(attempt, job)
             return "goes on"
-        if not attempt.began:  # it was decided, but not done
-            if job.phase is Phase.STOPPING or not job.allocation:
-                self._put(attempt, JobStopped(self._now(), job.id, job.attempt))
-                return "had not been started"
-            self._spawn(attempt)
-            return "is started now"
+        if not attempt.began:
+            return self._begin(attempt, job)
         self._bury(attempt)
         return "was lost"
+
+    def _begin(self, attempt: Attempt, job: Job) -> str:
+        """It was decided, but not done; or what was done is no longer here."""
+        if job.phase is Phase.STOPPING or not job.allocation:
+            self._put(attempt, JobStopped(self._now(), job.id, job.attempt))
+            return "had not been started"
+        attempt.tail.position = 0  # how far another file was read says nothing about the new one
+        self._spawn(attempt)
+        return "is started now"
 
     def _repeat_orders(self, attempt: Attempt, job: Job) -> None:
         """The last one may have been decided but not said. To say it twice does no harm."""
         if job.phase is Phase.STOPPING:
-            attempt.orders.append({"order": "stop"})
+            self._say(attempt, {"order": "stop"})
         elif job.phase is Phase.RESCALING:
-            attempt.orders.append({"order": "resize", "slots": self.machine.places(job.allocation)})
+            self._say(attempt, {"order": "resize", "slots": self.machine.places(job.allocation)})
 
-    def _bury(self, attempt: Attempt) -> None:
-        """Nobody sees to it any more, and nobody said how it ended."""
-        end_all(lambda: carriers(cookie_of(attempt.job, attempt.number, self._root)))
+    def _bury(self, attempt: Attempt, why: str = "everything that ran it was killed") -> None:
+        """Nothing guards it any more, and how it ended is not known."""
+        _, stuck = end_belongings(attempt.files, cookie_of(attempt.job, attempt.number, self._root))
         at = self._now()
+        if stuck:
+            self._on_note(attempt.job, at, {"what": "left-behind", "pids": stuck})
         if attempt.same_boot:
-            why = "everything that ran it was killed"
             self._put(attempt, JobExited(at, attempt.job, attempt.number, 137, why))
         else:  # the machine went down: not the job's fault
             self._put(attempt, JobStopped(at, attempt.job, attempt.number))
@@ -255,6 +337,8 @@ class LocalBackend:
             for attempt in attempts:
                 try:
                     self._look_at(attempt)
+                except NotRegular as error:  # what it says cannot be heard any more
+                    self._bury(attempt, str(error))
                 except Exception as error:  # or nobody would hear the others any more
                     if repr(error) != attempt.complaint:
                         log.exception("job %s: its supervisor cannot be heard", attempt.job)
@@ -372,12 +456,17 @@ class LocalBackend:
     # -- for people ----------------------------------------------------------------------------------------------
 
     def logs(self, job: str) -> list[LogFile]:
-        """Oldest attempt first."""
-        found = []
+        """Oldest attempt first. What another job has left in a directory of this number is not among them."""
+        found, own = [], dict[int, bool]()
         for path in (self._root / job).glob("attempt-*/logs/rank-*.log"):
-            attempt = int(path.parent.parent.name.removeprefix("attempt-"))
-            rank = int(path.stem.removeprefix("rank-"))
-            found.append(LogFile(attempt, rank, path, path.with_suffix(".index")))
+            numbers = re.fullmatch(r"attempt-(\d{1,9})/logs/rank-(\d{1,9})\.log", "/".join(path.parts[-3:]))
+            if numbers is None:  # a name of the job's own
+                continue
+            attempt, rank = int(numbers[1]), int(numbers[2])
+            if attempt not in own:
+                own[attempt] = self.owns(job, attempt)
+            if own[attempt]:
+                found.append(LogFile(attempt, rank, path, path.with_suffix(".index")))
         return sorted(found)
 
     @property

@@ -10,8 +10,12 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Allocation, Node
+
+#: What policies may ask of processes on this machine. Its nodes are there for good, and nothing here knows the truth.
+CAN = frozenset({Capability.PACKING, Capability.SUSPENSION})
 
 #: The type of slots that are no GPUs.
 CPU_SLOT = "cpu"

@@ -7,63 +7,100 @@ from its root, however they were started. As a last means, everything a job star
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pwd
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
+
+from fairlead.train.parent_death import prctl
 
 #: The environment variable by which everything that belongs to an attempt is recognised.
 COOKIE = "FAIRLEAD_COOKIE"
 
+
+def cookie_of(job: str, attempt: int, root: Path) -> str:
+    """What everything of an attempt carries in its environment."""
+    return f"{root}:{job}:{attempt}"
+
+
 #: From linux/prctl.h.
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 
 _PROC = Path("/proc")
 
 
+class Entry(NamedTuple):
+    """A process as /proc shows it."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    #: When it began, in ticks of the kernel: with its number it is this process and no later one of the same number.
+    start: int
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.pid, self.start
+
+
+Table = Mapping[int, Entry]
+
+
+def table() -> Table:
+    """Every process that has not ended, or not been waited for, by its number."""
+    return {entry.pid: entry for pid in _numbers() if (entry := entry_of(pid)) is not None}
+
+
+def entry_of(pid: int) -> Entry | None:
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        # The name, in brackets, may hold anything.
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        return Entry(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+    return None
+
+
 def become_reaper() -> None:
     """From now on, orphans among our descendants become our children."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(parent: int, number: signal.Signals) -> None:
-    """Be sent a signal when our parent, which is this process, ends."""
-    _prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it has ended before
-        os.kill(os.getpid(), number)
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl failed")
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def descendants(root: int) -> list[int]:
-    """Everybody below a process, as it is now."""
+    """The processes below one that have not ended, as it is now."""
+    return below([root], table())
+
+
+def below(roots: Iterable[int], processes: Table) -> list[int]:
+    """The processes of a table below some of them that have not ended."""
     children: dict[int, list[int]] = {}
-    for pid, state, parent in _states():
-        if state != "Z":
-            children.setdefault(parent, []).append(pid)
-    found, ahead = [], [root]
+    for entry in processes.values():
+        if entry.state != "Z":
+            children.setdefault(entry.parent, []).append(entry.pid)
+    found: list[int] = []
+    ahead = list(roots)
     while ahead:
-        below = children.get(ahead.pop(), [])
-        found += below
-        ahead += below
+        lower = children.pop(ahead.pop(), [])
+        found += lower
+        ahead += lower
     return found
 
 
 def carriers(cookie: str) -> list[int]:
-    """Everybody who carries a cookie and may be looked at by us."""
-    wanted = f"{COOKIE}={cookie}".encode()
-    found = []
-    for pid in _everybody():
+    """The processes that carry a cookie and may be looked at by us."""
+    return [pid for pid, carried in cookies().items() if carried == cookie]
+
+
+def cookies() -> dict[int, str]:
+    """By process, the cookie it carries; of those that may be looked at by us, and not of us."""
+    wanted, found = f"{COOKIE}=".encode(), {}
+    for pid in _numbers():
         with contextlib.suppress(OSError):
-            if pid != os.getpid() and wanted in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                found.append(pid)
+            for variable in (_PROC / str(pid) / "environ").read_bytes().split(b"\0") if pid != os.getpid() else ():
+                if variable.startswith(wanted):
+                    found[pid] = os.fsdecode(variable.removeprefix(wanted))
     return found
 
 
@@ -75,7 +112,8 @@ def is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         pass  # another's: it is there, even if we may not look at it
-    return _state(pid)[0] != "Z"
+    entry = entry_of(pid)
+    return entry is None or entry.state != "Z"
 
 
 def is_of_a_job(pid: int, root: Path | None = None) -> bool:
@@ -90,7 +128,8 @@ def is_of_a_job(pid: int, root: Path | None = None) -> bool:
         with contextlib.suppress(OSError):
             if any(entry.startswith(wanted) for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")):
                 return True
-        pid = _state(pid)[1]
+        entry = entry_of(pid)
+        pid = 0 if entry is None else entry.parent
     return False
 
 
@@ -106,53 +145,59 @@ def user_of(pid: int) -> str:
         return str(number)
 
 
-def _states() -> Iterator[tuple[int, str, int]]:
-    """Of every process: its number, its state and its parent."""
-    for pid in _everybody():
-        state, parent = _state(pid)
-        if state:
-            yield pid, state, parent
-
-
-def _state(pid: int) -> tuple[str, int]:
-    """Its state and its parent; empty and 0 if nobody can tell."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        # The name, in brackets, may hold anything.
-        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-        return fields[0].decode(), int(fields[1])
-    return "", 0
-
-
-def _everybody() -> list[int]:
+def _numbers() -> list[int]:
     return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()]
 
 
 def end_all(who: Callable[[], list[int]], *, within_s: float = 10.0) -> list[int]:
-    """Kill everybody, and whoever they start meanwhile. Returns who is left: a process can be stuck in the kernel."""
+    """Kill these, and what they start meanwhile. Returns what is left: a process can be stuck in the kernel."""
     until = time.monotonic() + within_s
-    # Two looks: who is started while we look, by somebody who ends meanwhile, is not seen by the first.
+    # Two looks: what is started while we look, by a process that ends meanwhile, is not seen by the first.
     while left := who() or who():
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        reap()
+        _kill(left, who)
         if time.monotonic() > until:
             return left
         time.sleep(0.01)
     return []
 
 
-def reap() -> None:
-    """Take note of children that have ended, so that they are gone."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0] > 0:
-            pass
+def _kill(pids: Iterable[int], who: Callable[[], list[int]]) -> None:
+    """Those of them that are still meant after a handle of each was taken: its number may belong to another by then."""
+    handles: dict[int, int | None] = {}
+    try:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                handles[pid] = _handle(pid)
+        for pid in handles.keys() & set(who()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                _send_kill(pid, handles[pid])
+    finally:
+        for handle in handles.values():
+            if handle is not None:
+                os.close(handle)
 
 
-def reap_strangers(own: set[int], before: set[int]) -> set[int]:
+def _handle(pid: int) -> int | None:
+    """None where there are none: in an old kernel, or if too many files are open."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
+
+
+def _send_kill(pid: int, handle: int | None) -> None:
+    if handle is None:
+        os.kill(pid, signal.SIGKILL)
+    else:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+
+
+def reap_strangers(own: set[int], before: set[int], processes: Table) -> set[int]:
     """Take note of ended children that are not our own but were left to us, if they had ended at the last look too: who
     has just ended may be one of ours that nobody has told us of yet. Returns those who had not."""
-    ended = {pid for pid, state, parent in _states() if state == "Z" and parent == os.getpid()} - own
+    ended = {each.pid for each in processes.values() if each.state == "Z" and each.parent == os.getpid()} - own
     for pid in ended & before:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.core import codec
+from fairlead.core.types import Launch
 from fairlead.train.agent import Slot
 
 #: A node, and a device of this machine: nodes may be several on one machine.
@@ -34,8 +35,19 @@ class Task:
     devices: tuple[str, ...] | None = None
     #: Its workers come and go while it trains, with `fairlead.train`.
     elastic: bool = False
+    #: Of a job that is not elastic.
+    launch: Launch = Launch.PER_GPU
+    #: It should change its GPUs in place, but cannot, as it is launched once: it keeps those it begins with.
+    pinned: bool = False
+    #: Of an elastic one: so long after its start, a command that has not spoken with its agent counts as one that never
+    #: will. To import what a script needs takes less, as a rule; and one that speaks later is believed.
+    pin_after_s: float = 30.0
+    #: What is left of the back-off after the last failure: it waits so long before its command is run.
+    delay_s: float = 0.0
     #: Attempts so far, and that may follow, for the job to know.
     max_restarts: int = 0
+    #: Exit codes after which its user wants it tried again, also if it fails in the same way each time.
+    restart_on: tuple[int, ...] = ()
     grace_s: float = 30.0
     #: How long it may run from now on.
     time_limit_s: float | None = None

@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
+from fairlead.backends.ownership import left_behind
 from fairlead.cli import surroundings
 from fairlead.cli.live.connect import errors_told
 from fairlead.cli.live.showing import console, output_option, print_data
@@ -27,11 +29,17 @@ from fairlead.client.errors import ClientError
 from fairlead.client.finding import Server
 from fairlead.client.http import Http, Patience
 from fairlead.core.errors import FairleadError
+from fairlead.database_url import without_password
 from fairlead.server.config import Config, load
 from fairlead.server.directory import Directory, account, run_on
-from fairlead.server.keys import InvalidConfig, without_password
+from fairlead.server.keys import InvalidConfig
+
+if TYPE_CHECKING:
+    from fairlead.server.inspecting import Inspected
 
 _STYLES = {OK: "green", WARNING: "yellow", PROBLEM: "bold red"}
+
+_RESTORE = "restore a backup, see docs/operating.md"
 
 #: Less free disk than this is a warning, and a problem.
 _LITTLE, _TOO_LITTLE = 2**30, 100 * 2**20
@@ -92,6 +100,7 @@ def examine_server(directory: Directory, file: Path | None) -> Iterator[Finding]
         ("database", _database),
         ("token", _token),
         ("server", _server),
+        ("left behind", _left_behind),
     )
     for name, check in rest:
         try:
@@ -166,29 +175,54 @@ def _database(patient: Patient) -> Iterator[Finding]:
     if not patient.config.server.database and not patient.directory.path.exists():
         yield Finding("database", OK, "is made by the first `fairlead up`")
         return
+    from fairlead.server.cluster import check
+    from fairlead.server.identity import ForeignDatabase
     from fairlead.server.inspecting import inspect
 
-    found = inspect(patient.config.database_url(patient.directory.path))
-    if found is None:
-        yield Finding("database", OK, "is made by the first `fairlead up`")
+    url = patient.config.database_url(patient.directory.path)
+    found = inspect(url)
+    if found is not None and found.broken:
+        more = f" (and {len(found.broken) - 1} more)" if len(found.broken) > 1 else ""
+        yield Finding("database", PROBLEM, f"{found.name} is damaged: {found.broken[0]}{more}", _RESTORE)
         return
+    try:
+        checked = check(patient.directory, url)
+    except ForeignDatabase as error:
+        if patient.directory.running() is None:
+            yield Finding("database", PROBLEM, error.found, error.remedy)
+        else:  # which was named to it on the command line
+            remedy = "say in [server] database which one it is; the next `fairlead up` refuses any other"
+            yield Finding("database", WARNING, f"the server uses another database: {error.found}", remedy)
+        return
+    if checked.pair.notice:
+        yield Finding("cluster", WARNING, checked.pair.notice, "the next `fairlead up` goes on from there")
+    elif checked.directory.cluster is not None:
+        yield Finding("cluster", OK, f"{checked.directory.cluster.cluster}, of the state directory and of the database")
+    yield from _journal(found) if found is not None else [Finding("database", OK, "is made by the first `fairlead up`")]
+
+
+def _journal(found: Inspected) -> Iterator[Finding]:
     if not found.current:
         yield Finding(
             "database", OK, f"{found.name} is of an older version, or empty; the next `fairlead up` sees to it"
         )
         return
-    yield Finding("database", OK, f"{found.name} is current")
+    if found.checksums is False:
+        told = f"{found.name} is current, but PostgreSQL keeps no checksums, and would not notice a damaged page"
+        yield Finding("database", WARNING, told, "stop PostgreSQL, and switch them on with pg_checksums --enable")
+    else:
+        yield Finding("database", OK, f"{found.name} is current and whole")
     if found.damaged:
         more = f" (and {len(found.damaged) - 1} more)" if len(found.damaged) > 1 else ""
         told = found.damaged[0] + more
         if found.mendable:
             yield Finding("journal", WARNING, told, "the next `fairlead up` puts it aside and goes on without it")
         else:
-            yield Finding("journal", PROBLEM, told, "restore a backup, see docs/operating.md")
+            yield Finding("journal", PROBLEM, told, _RESTORE)
     elif found.last is None:
         yield Finding("journal", OK, "is empty")
     else:
-        yield Finding("journal", OK, f"the last {counted(found.looked_at, 'message')} are whole")
+        yield Finding("journal", OK, f"all {counted(found.count, 'message')} are whole, and can be replayed")
         yield from _clock(found.last[1])
 
 
@@ -213,6 +247,18 @@ def _token(patient: Patient) -> Iterator[Finding]:
         yield Finding("token", PROBLEM, f"{directory.token} is empty", "remove it, and start the server again")
     else:
         yield Finding("token", OK, f"{directory.token}, yours alone")
+
+
+def _left_behind(patient: Patient) -> Iterator[Finding]:
+    """Processes of attempts that nothing guards. A server that runs ends them by itself."""
+    left = left_behind(patient.directory.jobs) if patient.directory.running() is None else []
+    if left:
+        jobs = ", ".join(sorted({each.job for each in left}))
+        pids = sorted(pid for each in left for pid in each.pids)
+        named = ", ".join(map(str, pids[:10])) + (", ..." if len(pids) > 10 else "")
+        count = f"{len(pids)} process{'es' * (len(pids) != 1)}"
+        told = f"{count} of jobs whose supervisors were killed ({jobs}): {named}"
+        yield Finding("left behind", WARNING, told, f"`fairlead up{state_option(patient.directory)}` ends them")
 
 
 def _server(patient: Patient) -> Iterator[Finding]:

@@ -12,7 +12,8 @@ import click
 _OF_A_TRACE = (
     *("--at", "--policy", "--job", "--cluster", "--format", "--profiles", "--cadence", "--costs", "--jobs", "--seed"),
     *("--resample", "--failures", "--interference", "--estimates", "--report-every", "--adapt", "--in-place"),
-    *("--retune-every", "--provision", "--oversized", "--load"),
+    *("--retune-every", "--provision", "--oversized", "--load", "--arrival-factor", "--speeds", "--noise"),
+    "--estimate-error",
 )
 
 

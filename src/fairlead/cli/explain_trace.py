@@ -5,21 +5,19 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import re
 
 import click
 
 from fairlead.cli.errors import reports_errors
 from fairlead.cli.notes import tell_notes
-from fairlead.cli.options import experiment_options, make_experiment
-from fairlead.cli.output import counted, print_table
+from fairlead.cli.options import LOAD, duration_s, experiment_options, make_experiment
+from fairlead.cli.output import counted
+from fairlead.cli.table import print_table
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Plan, Reason
 from fairlead.sim.experiment import Experiment, decision_at, prepare
 from fairlead.sim.report.wording import duration, listing
-
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @click.command()
@@ -27,13 +25,13 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option(
     "--policy", default="pilot", show_default=True, metavar="NAME[:OPTION=VALUE,...]", help="As in `simulate`."
 )
-@click.option("--at", "at", default="0", show_default=True, metavar="TIME", help="When: 5400, 90m or 1.5h.")
+@click.option("--at", "at_s", callback=duration_s, default="0", metavar="TIME", help="When: 5400, 90m or 1.5h.")
 @click.option("--job", metavar="ID", help="Only this job, with everything the decision knows of it.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of failures and resampling.")
-@click.option("--load", type=float, default=1.0, show_default=True, help="Arrivals come so many times as fast.")
+@LOAD
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form.")
 @reports_errors  # fmt: skip
-def explain_trace(trace: str, at: str, job: str | None, output: str, **options: object) -> None:
+def explain_trace(trace: str, at_s: float, job: str | None, output: str, **options: object) -> None:
     """Replay TRACE until a time, and explain the policy's first decision from then on.
 
     For each job: what it gets and why, how fast that makes it relative to one GPU, and what one GPU less or more would
@@ -41,7 +39,6 @@ def explain_trace(trace: str, at: str, job: str | None, output: str, **options: 
     """
     experiment = make_experiment(trace=trace, **options)  # type: ignore[arg-type]  # click has checked them
     tell_notes([experiment])
-    at_s = _seconds(at)
     view, plan = decision_at(experiment, at_s)
     if job is not None and job not in view.jobs:
         raise InvalidSpec(_absence(job, experiment, view))
@@ -49,7 +46,8 @@ def explain_trace(trace: str, at: str, job: str | None, output: str, **options: 
         click.echo(f"note: no decision at {asked}; the next one is at {found}, and explained here", err=True)
     reasons = {job_id: plan.reasons[job_id] for job_id in ([job] if job is not None else view.jobs) if plan.reasons}
     if output == "json":
-        click.echo(json.dumps(_to_dict(view, plan, reasons), indent=2, allow_nan=False))
+        told = _to_dict(view, plan, reasons) | {"notes": list(prepare(experiment).notes)}
+        click.echo(json.dumps(told, indent=2, allow_nan=False))
     elif job is not None:
         _print_one(job, reasons[job])
     else:
@@ -69,13 +67,6 @@ def _absence(job: str, experiment: Experiment, view: Snapshot) -> str:
     return f"job {job} has ended before the decision after {duration(view.now)}; {live}"
 
 
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if match is None:
-        raise InvalidSpec(f"--at is {text!r}; expected a time such as 5400, 90m or 1.5h")
-    return float(match[1]) * _UNITS[match[2]]
-
-
 def _to_dict(view: Snapshot, plan: Plan, reasons: dict[str, Reason]) -> dict[str, object]:
     jobs = []
     for job_id, reason in reasons.items():
@@ -83,9 +74,9 @@ def _to_dict(view: Snapshot, plan: Plan, reasons: dict[str, Reason]) -> dict[str
         numbers = {name: value if math.isfinite(value) else None for name, value in reason.numbers.items()}
         shares = {} if allocation is None else {node: list(gpus) for node, gpus in allocation}
         held = view.jobs[job_id].allocation.total
-        jobs.append(
-            {"job": job_id, "code": reason.code, "why": reason.text, "held": held, "allocation": shares, **numbers}
-        )
+        said = {"job": job_id, "code": reason.code, "text": reason.text, "why": reason.text}
+        evidence = {**numbers, "jobs": list(reason.jobs)}
+        jobs.append({**said, "evidence": evidence, "allocation": shares, **numbers, "held": held})
     return {"at_s": view.now, "bound": plan.bound, "jobs": jobs}
 
 
@@ -99,7 +90,9 @@ def _print_all(view: Snapshot, plan: Plan, reasons: dict[str, Reason]) -> None:
         cells = [_number(reason, key) for key in ("speedup", "speedup_less", "objective_less")]
         cells += [_number(reason, key) for key in ("speedup_more", "objective_more")]
         gpus = f"{gets}" if held == gets else f"{held} > {gets}"
-        lines.append((job_id, gpus, *cells, reason.text.split(" (")[0]))
+        # What follows in brackets on a job that has GPUs is in the columns.
+        why = reason.text if allocation is None else reason.text.split(" (")[0]
+        lines.append((job_id, gpus, *cells, why))
     bound = "" if plan.bound is None else f"; within {plan.bound:.2%} of the best there is"
     print_table(f"decision after {duration(view.now)}: {counted(len(view.jobs), 'job')}{bound}", lines)
 

@@ -45,6 +45,7 @@ _SERVER = {
     "down": ("fairlead.cli.down", "Stop it."),
     "doctor": ("fairlead.cli.doctor", "Look for what is wrong here, and say what to do."),
     "config": ("fairlead.cli.config", "Check and show the configuration."),
+    "database": ("fairlead.cli.database", "Copy a database, or let a state directory go on with another one."),
 }
 _SIMULATOR = {
     "simulate": ("fairlead.cli.simulate", "Replay a trace under one policy."),

@@ -12,7 +12,7 @@ from fairlead.core.types import Node
 from fairlead.sim.applications import DEFAULT_TYPE, GoodputTruth
 from fairlead.sim.casting import Library
 from fairlead.sim.cluster import UNNAMED, parse_cluster
-from fairlead.sim.experiment import Experiment, prepare
+from fairlead.sim.experiment import Experiment, World, prepare
 from fairlead.sim.measured import MeasuredTruth
 from fairlead.sim.truth import Truth
 from fairlead.sim.tuned import TunedTruth
@@ -24,9 +24,14 @@ def tell_notes(experiments: Sequence[Experiment]) -> None:
     for path in dict.fromkeys(path for experiment in experiments for path in _tables(experiment)):
         if _breaks_off(path):
             click.echo(f"warning: {path} ends in the middle of a line? Its last character is no newline", err=True)
-    for gpu_type in _assumed_types(experiments[0]):
+    if experiments[0].cluster is not None and not _named(parse_cluster(experiments[0].cluster)):
+        return  # a long trace takes a second to prepare
+    world = prepare(experiments[0])
+    for gpu_type in _assumed_types(world):
         told = f"GPU type {gpu_type} counts as {DEFAULT_TYPE}: nothing tells how fast these jobs are on it"
         click.echo(f"note: {told}", err=True)
+    for note in world.notes:
+        click.echo(f"note: {note}", err=True)
 
 
 def _tables(experiment: Experiment) -> Iterator[Path]:
@@ -47,11 +52,8 @@ def _breaks_off(path: Path) -> bool:
         return False  # whoever needs it will say what is wrong with it
 
 
-def _assumed_types(experiment: Experiment) -> list[str]:
+def _assumed_types(world: World) -> list[str]:
     """Types that count as the default one for some job; not the one that nodes without a type have."""
-    if experiment.cluster is not None and not _named(parse_cluster(experiment.cluster)):
-        return []  # a long trace takes a second to prepare
-    world = prepare(experiment)
     return [
         gpu_type
         for gpu_type in _named(world.nodes)

@@ -15,27 +15,50 @@ from fairlead.plugins import POLICIES
 from fairlead.sim.adapting import ADAPTS
 from fairlead.sim.costs import CostModel
 from fairlead.sim.experiment import Experiment, default_cluster
-from fairlead.sim.traces import READERS
+from fairlead.sim.noise import MOST
+from fairlead.sim.traces import format_names
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 N = TypeVar("N", int, float)
 
+
+_FORMAT_HELP = "Format of TRACE; guessed if left out."
+
+
+class _FormatOption(click.Option):
+    """Its help names the formats of installed packages, which are looked for only when it is asked for."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        self.help = f"{_FORMAT_HELP} {', '.join(format_names())}, or path/to/file.py:reader."
+        return super().get_help_record(ctx)
+
+
+FORMAT = click.option("--format", metavar="NAME", cls=_FormatOption, help=_FORMAT_HELP)
+
 _SHARED = (
     click.argument("trace", type=click.Path()),
-    click.option("--format", metavar="NAME", help=f"Format of TRACE; guessed if left out. {', '.join(READERS)}."),
+    FORMAT,
     click.option("--cluster", metavar="SPEC",
                  help="16x4, or v100=3x4,k80=3x4@0.5 (price per GPU-hour). [default: the trace's nodes, or 16x4]"),
+    click.option("--speeds", metavar="TYPE=SPEED,...",
+                 help="How fast the cluster's GPU types are where TRACE has durations only, as in a100=2,k80=0.3."),
     click.option("--profiles", type=click.Path(), help="Profiles or throughput tables, if not beside TRACE."),
     click.option("--cadence", default="event", show_default=True, metavar="WHEN", help="event, 60s or event+60s."),
     click.option("--costs", default="default", show_default=True, metavar="COSTS",
                  help="none, default, or start=S,restart=S,save=S,rescale=S,checkpoint_every=S,boot=S."),
     click.option("--jobs", type=click.IntRange(min=1), help="Only the first so many jobs."),
+    click.option("--arrival-factor", type=float, default=1.0, show_default=True, metavar="X",
+                 help="Jobs arrive X times as fast as in TRACE."),
     click.option("--resample", is_flag=True, help="Draw jobs from TRACE with the seed instead of replaying it."),
     click.option("--failures", metavar="MTBF_H,REPAIR_H", help="Nodes fail, and are repaired, after so many hours."),
     click.option("--interference", type=float, default=0.0, show_default=True, metavar="SHARE",
                  help="Speed that multi-node jobs lose to each other on a shared node."),
     click.option("--estimates", type=click.Choice(["exact", "none"]), default="exact", show_default=True,
                  help="Run times that users promise where the trace has none; easy relies on them."),
+    click.option("--estimate-error", type=click.FloatRange(0.0, MOST), default=0.0, show_default=True, metavar="SIGMA",
+                 help="How wrong those promises are: a log-normal factor of median 1."),
+    click.option("--noise", type=click.FloatRange(0.0, MOST), default=0.0, show_default=True, metavar="SIGMA",
+                 help="How wrong measured step times and noise scales are: a log-normal factor of mean 1."),
     click.option("--report-every", "report_every_s", type=click.FloatRange(min=0.0), default=0.0, metavar="SECONDS",
                  help="Jobs report this often; only when their pace changes if left out."),
     click.option("--adapt", type=click.Choice(ADAPTS), default="auto", show_default=True,
@@ -53,6 +76,34 @@ _SHARED = (
 #: The comma between two policies; one before `option=` belongs to the policy.
 _BETWEEN = r",(?!\w+=)"
 
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration_s(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """A callback: a time such as 5400, 90m, 1.5h or 2d, in seconds."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value.strip())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no time; expected one such as 5400, 90m, 1.5h or 2d", param=parameter)
+    return float(match[1]) * _UNITS[match[2]]
+
+
+_MEASURED = (
+    click.option("--warmup", "warmup_s", callback=duration_s, default="0", metavar="TIME",
+                 help="Jobs that arrive in the first 90m, 1.5h or 2d run, but do not count."),
+    click.option("--window", "window_s", callback=duration_s, metavar="TIME",
+                 help="Only jobs count that arrive in so long after the warm-up."),
+    click.option("--jobs-csv", type=click.Path(), metavar="FILE", help="Write what became of each job, one a line."),
+)  # fmt: skip
+
+LOAD = click.option(
+    "--load",
+    type=float,
+    metavar="X",
+    help="Move arrivals so that the jobs offer X times the work that the cluster can do. [default: as in TRACE]",
+)
 REPORT = click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots.")
 
 
@@ -63,14 +114,22 @@ def experiment_options(command: Command) -> Command:
     return command
 
 
+def measured_options(command: Command) -> Command:
+    """Add the options that say which jobs count, and where the table of jobs goes."""
+    for option in reversed(_MEASURED):
+        command = option(command)
+    return command
+
+
 def make_experiment(*, failures: str | None, **options: Any) -> Experiment:
     """Check what can be checked before any work is done."""
     if len(names := re.split(_BETWEEN, options["policy"])) > 1 and names[0].partition(":")[0] in POLICIES:
         raise InvalidSpec(f"--policy is {options['policy']!r}; it takes one policy: `fairlead compare` takes several")
     Cadence.parse(options["cadence"])
     CostModel.parse(options["costs"])
-    if not (math.isfinite(options["load"]) and options["load"] > 0):
-        raise InvalidSpec(f"load is {options['load']}; expected a positive number")
+    load = options["load"]
+    if load is not None and not (math.isfinite(load) and load > 0):
+        raise InvalidSpec(f"load is {load}; expected a positive number")
     if options["cluster"] is None:
         options["cluster"] = default_cluster(options["trace"], options["format"])
     return Experiment(**options, failures_h=None if failures is None else _parse_failures(failures))

@@ -10,21 +10,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fairlead.cli.comparison import print_comparison
+from fairlead.cli.table import console
 from fairlead.core.errors import InvalidSpec
-from fairlead.sim import experiment
+from fairlead.sim import experiment, job_table
 from fairlead.sim.experiment import Result
-from fairlead.sim.report import Run, write_report
+from fairlead.sim.report.results import baseline_label, cases, label_of, over_seeds, save_report, setting_of
 from fairlead.sim.report.wording import NONE, TABLE, duration
+from fairlead.sim.traces.files import write_text
 
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True, help="Form."
@@ -64,48 +65,35 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def print_results(results: Sequence[Result], output: str, *, one: bool = False) -> None:
+def print_results(results: Sequence[Result], output: str, *, one: bool = False, baseline: str | None = None) -> None:
     if output == "json":
-        rows = [result.to_dict() for result in results]
+        rows = _json_rows(results, baseline)
         click.echo(json.dumps(rows[0] if one else rows, indent=2, allow_nan=False))
     elif output == "csv":
         click.echo(csv_of([result.to_dict() for result in results]), nl=False)
     elif one:
-        _console().print(_sheet(results[0]), crop=False, overflow="ignore", no_wrap=True)
+        console().print(_sheet(results[0]), crop=False, overflow="ignore", no_wrap=True)
     else:
-        lines, heads = _lines_of(results)
-        print_table(_title(results[0].experiment), lines, heads=heads)
+        title = _title(results[0].experiment) + _told_load(results)
+        print_comparison(results, title, baseline=baseline)
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 500)  # a pipe has no width to fit into
-
-
-def print_table(title: str, lines: Sequence[Sequence[str]], *, heads: int = 1) -> None:
-    """Headings, then one run a line; or upright, one run a column, for a narrow terminal.
-
-    `heads` columns say what a run is, the others what came of it.
-    """
-    console = _console()
-    table = _grid(title, lines, heads=heads)
-    if table.__rich_measure__(console, console.options.update(max_width=10_000)).maximum > console.width:
-        table = _grid(title, list(zip(*lines, strict=True)), heads=1)
-    console.print(table, crop=False, overflow="ignore", no_wrap=True)
-
-
-def _grid(title: str, lines: Sequence[Sequence[str]], *, heads: int) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for place, heading in enumerate(lines[0]):
-        table.add_column(heading, justify="left" if place < heads else "right", no_wrap=True)
-    for line in lines[1:]:
-        table.add_row(*line)
-    return table
+def _json_rows(results: Sequence[Result], baseline: str | None) -> list[dict[str, Any]]:
+    """One for each run; of several seeds, or where a baseline is named, each with what comes of all its seeds."""
+    rows = [result.to_dict() for result in results]
+    if baseline is None and len({result.experiment.seed for result in results}) < 2:
+        return rows
+    label, by_load = baseline_label(results, baseline), {case.load: case for case in cases(results)}
+    for row, result in zip(rows, results, strict=True):
+        case = by_load.get(result.experiment.load) or by_load[None]
+        row["over_seeds"] = over_seeds(case, label_of(result), label)
+    return rows
 
 
 def csv_of(results: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each, under the keys of the first; lists are left out."""
+    """A line for each, under the keys of the first; lists and what is nested are left out."""
     text = io.StringIO()
-    rows = [{k: v for k, v in result.items() if not isinstance(v, list | tuple)} for result in results]
+    rows = [{k: v for k, v in result.items() if not isinstance(v, list | tuple | dict)} for result in results]
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -115,13 +103,23 @@ def csv_of(results: Sequence[Mapping[str, Any]]) -> str:
 def _title(setting: experiment.Experiment) -> str:
     where = setting.cluster or "its own nodes"
     shown_elsewhere = ("policy", "cluster", "seed", "load")
-    told = [(name, value) for name, value in _setting(setting).items() if name not in shown_elsewhere]
-    more = "".join(f", {name.replace('_', ' ') if value == 'True' else f'{name} {value}'}" for name, value in told)
-    return f"{Path(setting.trace).name} on {where}{more}"
+    told = [(name, value) for name, value in setting_of(setting).items() if name not in shown_elsewhere]
+    return f"{Path(setting.trace).name} on {where}{''.join(f', {_told(*pair)}' for pair in told)}"
 
 
-def _label(result: Result) -> str:
-    return f"{result.experiment.policy} (oracle)" if result.oracle else result.experiment.policy
+def _told(name: str, value: str) -> str:
+    """A setting in words: what is switched on, a time, or a value."""
+    if value == "True":
+        return name.replace("_", " ")
+    if name.endswith("_s"):
+        return f"{name.removesuffix('_s').replace('_', ' ')} {duration(float(value))}"
+    return f"{name.replace('_', ' ')} {value}"
+
+
+def _told_load(results: Sequence[Result]) -> str:
+    """The offered load, for a title: nothing if the runs differ in it, or it is not known."""
+    loads = {None if r.offered_load is None else f"{r.offered_load:.2f}" for r in results}
+    return f", load {loads.pop()}" if len(loads) == 1 and None not in loads else ""
 
 
 def _sheet(result: Result) -> Table:
@@ -137,68 +135,22 @@ def _sheet(result: Result) -> Table:
     decisions = (
         f"{result.decisions:,}, {result.decision_ms_mean:.2f} ms on average, p99 {result.decision_ms_p99:.2f} ms"
     )
+    offered = NONE if result.offered_load is None else f"{result.offered_load:.3f}"
+    table.add_row("", "offered load", offered)
     table.add_row("Scheduler", "decisions", decisions)
     table.add_row("", "the simulation took", duration(result.wall_s))
     return table
 
 
-#: What a comparison shows of each run: heading and metric.
-_COLUMNS = (
-    ("mean JCT", "jct_mean_s"),
-    ("median", "jct_p50_s"),
-    ("p99", "jct_p99_s"),
-    ("no GPUs", "queue_mean_s"),
-    ("makespan", "makespan_s"),
-    ("worst rho", "rho_worst"),
-    ("unfair", "unfair_share"),
-    ("in use", "utilisation"),
-    ("restarts/job", "restarts_per_job"),
-)
-
-
-def _lines_of(results: Sequence[Result]) -> tuple[list[list[str]], int]:
-    """The main metrics of many runs, for `print_table`, and how many columns say which run it is."""
-    forms = {row.field: row.form for _, rows in TABLE for row in rows}
-    loads, seeds = {r.experiment.load for r in results}, {r.experiment.seed for r in results}
-    heads = ["policy", *["load"] * (len(loads) > 1), *["seed"] * (len(seeds) > 1)]
-    lines = [[*heads, "jobs", *(heading for heading, _ in _COLUMNS), "decision"]]
-    for result in results:
-        e, figures = result.experiment, result.to_dict()
-        jobs, left = figures["jobs"], figures["unfinished"]
-        lines.append(
-            [
-                *(_label(result), *[f"{e.load:g}"] * (len(loads) > 1), *[str(e.seed)] * (len(seeds) > 1)),
-                f"[bold red]{jobs - left} of {jobs}[/]" if left else str(jobs),
-                *(NONE if figures[name] is None else forms[name](figures[name]) for _, name in _COLUMNS),
-                f"{result.decision_ms_mean:.2f} ms",
-            ]
-        )
-    return lines, len(heads)
-
-
-def save_report(path: Path, results: Sequence[Result]) -> None:
-    runs = [
-        Run.of(
-            result.measured,
-            label=_label(result),
-            oracle=result.oracle,
-            setting=_setting(result.experiment),
-            extra={"decision_ms_mean": result.decision_ms_mean, "wall_s": result.wall_s},
-        )
-        for result in results
-    ]
-    write_report(path, runs, title=Path(results[0].experiment.trace).name)
+def save_page(path: Path, results: Sequence[Result], *, baseline: str | None = None) -> None:
+    save_report(path, results, baseline=baseline)
     click.echo(f"report: {path}", err=True)
 
 
-def _setting(run: experiment.Experiment) -> dict[str, str]:
-    """What the report says of a run: always where, when and at what cost; the rest if it is not the default."""
-    always = ("cluster", "cadence", "costs", "seed", "load")
-    return {
-        f.name: str(value)
-        for f in fields(run)
-        if (value := getattr(run, f.name)) is not None and (f.name in always or value not in (f.default, run.trace))
-    }
+def save_jobs(path: Path, results: Sequence[Result]) -> None:
+    """One line for each job of each run."""
+    write_text(path, job_table.to_csv(results))
+    click.echo(f"jobs: {path}", err=True)
 
 
 def writable(path: str | None, *, apart_from: Sequence[str | None]) -> Path | None:
@@ -233,6 +185,9 @@ def complain_if_unfinished(results: Sequence[Result]) -> None:
         click.echo(f"note: left out of the trace: {count}, {reason}", err=True)
     if results[0].clipped:
         click.echo(f"note: cut down to the size of the cluster: {results[0].clipped}", err=True)
+    outside = sum(not job.counted and not job.phase.final for result in results for job in result.jobs)
+    if outside:
+        click.echo(f"note: {counted(outside, 'job')} that arrived outside the window did not finish", err=True)
     failed = [result for result in results if result.measured.summary.unfinished]
     several = len({result.experiment.trace for result in results}) > 1
     for result in failed:

@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from fairlead.cli.errors import reports_errors
+from fairlead.cli.errors import ends_on_signals, reports_errors
 from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import number_list, policy_list
-from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, print_table, progress_bar, writable
+from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, progress_bar, writable
 from fairlead.cli.reproduce_elasticity import elasticity
 from fairlead.cli.reproduce_sia import sia
+from fairlead.cli.table import print_table
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim import reproduction as paper
 from fairlead.sim.experiment import prepare
@@ -79,7 +80,8 @@ reproduce.add_command(elasticity)
 @click.option("--workers", type=click.IntRange(min=1), help="Parallel processes; as many as there are cores.")
 @click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots.")
 @OUTPUT
-@reports_errors  # fmt: skip
+@reports_errors
+@ends_on_signals  # fmt: skip
 def pollux(
     data: Path | None,
     workloads: str | None,

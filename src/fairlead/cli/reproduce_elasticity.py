@@ -11,7 +11,8 @@ import click
 
 from fairlead.cli.errors import reports_errors
 from fairlead.cli.options import number_list
-from fairlead.cli.output import OUTPUT, counted, csv_of, print_table, progress_bar
+from fairlead.cli.output import OUTPUT, counted, csv_of, progress_bar
+from fairlead.cli.table import print_table
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim import reproduction_elasticity as paper
 from fairlead.sim.report.wording import NONE, duration

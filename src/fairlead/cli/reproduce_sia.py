@@ -10,10 +10,11 @@ from tempfile import TemporaryDirectory
 import click
 from rich.markup import escape
 
-from fairlead.cli.errors import reports_errors
+from fairlead.cli.errors import ends_on_signals, reports_errors
 from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import number_list, policy_list
-from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, print_table, progress_bar
+from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, progress_bar
+from fairlead.cli.table import print_table
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim import reproduction_sia as paper
 from fairlead.sim.experiment import prepare
@@ -48,7 +49,8 @@ from fairlead.sim.reproduction_sia_data import SiaData, SiaWorkload, read_sia_da
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Parallel processes; as many as there are cores.")
 @OUTPUT
-@reports_errors  # fmt: skip
+@reports_errors
+@ends_on_signals  # fmt: skip
 def sia(
     data: Path | None,
     workloads: str | None,

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fairlead import __version__
+from fairlead.backends import cgroup
 from fairlead.backends.machine import find_gpus, users_of_gpus
 from fairlead.backends.processes import is_of_a_job
 
@@ -46,7 +47,7 @@ class Finding:
 
 def everything() -> Iterator[Finding]:
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        *(_python, _server_packages, _torch, _gpus, _strangers, _shared_memory, _open_files, _clock),
+        *(_python, _server_packages, _torch, _gpus, _strangers, _shared_memory, _open_files, _control_groups, _clock),
     )
     for check in checks:
         try:
@@ -168,6 +169,18 @@ def _open_files() -> Iterator[Finding]:
         yield Finding("open files", WARNING, told, remedy)
     else:
         yield Finding("open files", OK, told)
+
+
+def _control_groups() -> Iterator[Finding]:
+    """Never needed: so no finding is a problem."""
+    where = cgroup.where_made()
+    if where is not None:
+        yield Finding("control groups", OK, f"each attempt of a job has one, below {where}")
+    else:
+        told = (
+            "none may be made by this account; what a job starts is known by its parents, by a record and by a cookie"
+        )
+        yield Finding("control groups", OK, told)
 
 
 def _limit(value: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +12,19 @@ import click
 from rich.console import Console
 
 from fairlead.cli.errors import reports_errors
+from fairlead.cli.options import FORMAT
+from fairlead.cli.up import STATE, directory_of
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
+from fairlead.core.types import Node
+from fairlead.server.config import load
 from fairlead.sim.applications import APPLICATIONS, GoodputTruth
-from fairlead.sim.traces import READERS, Trace, read_trace, reshape
+from fairlead.sim.casting import Library
+from fairlead.sim.cluster import nodes_of_four, parse_cluster
+from fairlead.sim.offered_load import Yardstick
+from fairlead.sim.traces import Trace, read_trace, reshape
 from fairlead.sim.traces.canonical import to_csv, to_jsonl
-from fairlead.sim.traces.describe import as_table
+from fairlead.sim.traces.describe import as_table, true_work_gpu_s
 from fairlead.sim.traces.describe import describe as describe_trace
 from fairlead.sim.traces.files import write_text
 from fairlead.sim.traces.generate import PHILLY_SIZES, Workload
@@ -66,9 +74,6 @@ def sizes(text: str) -> tuple[tuple[int, float], ...]:
         raise click.BadParameter(f"found {text!r}; expected GPU counts and shares, like 1:0.9,8:0.1") from None
 
 
-FORMAT = click.option(
-    "--format", "format", metavar="NAME", help=f"Format of TRACE; guessed if left out. One of: {', '.join(READERS)}."
-)
 TO = click.option(
     "--to", type=click.Choice(["jsonl", "csv"]), help="Form to write; by OUT's ending if left out, else jsonl."
 )
@@ -88,14 +93,25 @@ def trace() -> None:
 @trace.command()
 @click.argument("trace_path", metavar="TRACE")
 @FORMAT
-@click.option("--cluster-gpus", type=click.IntRange(min=1), help="Also tell the load relative to this many GPUs.")
+@click.option("--cluster", metavar="SPEC", help="Also tell the load on this cluster: v100=4x4,a100=4x4.")
+@click.option("--cluster-gpus", type=click.IntRange(min=1), help="The same for this many GPUs, in nodes of 4.")
+@click.option("--profiles", type=click.Path(), help="Profiles or throughput tables, if not beside TRACE.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form to print."
 )
 @reports_errors
-def describe(trace_path: str, format: str | None, cluster_gpus: int | None, output: str) -> None:
+def describe(
+    trace_path: str,
+    format: str | None,
+    cluster: str | None,
+    cluster_gpus: int | None,
+    profiles: str | None,
+    output: str,
+) -> None:
     """Print what is in a trace."""
-    statistics = describe_trace(_read(trace_path, format), cluster_gpus=cluster_gpus)
+    nodes = () if cluster is None and cluster_gpus is None else _reference(cluster_gpus, cluster)
+    library = Library.beside(trace_path, profiles)
+    statistics = describe_trace(_read(trace_path, format), nodes=nodes, library=library)
     if output == "json":
         click.echo(json.dumps(statistics.to_dict(), indent=2))
     else:
@@ -114,6 +130,31 @@ def convert(trace_path: str, out: str, format: str | None, to: str | None) -> No
 
 
 @trace.command()
+@click.argument("out")
+@TO
+@STATE
+@click.option("--database", metavar="URL", help="The service's database, if the configuration does not say.")
+@click.option("--last", "last_s", type=seconds, metavar="TIME", help="Only jobs submitted in this time, like 7d.")
+@click.option("--anonymous", is_flag=True, help="Number the users, and leave out names and labels.")
+@reports_errors
+def export(
+    out: str, to: str | None, state: Path | None, database: str | None, last_s: float | None, anonymous: bool
+) -> None:
+    """Write what the live service has run to OUT (- for standard output), as a trace that can be replayed.
+
+    It may run meanwhile. Of each job that succeeded there is how fast it was, on which GPUs, and how long its starts
+    and changes took.
+    """
+    directory = directory_of(state)
+    made = _read(database or load(directory.path).server.database or str(directory.path), None)
+    if last_s is not None:
+        assert made.origin is not None, "a journal has its own clock"
+        made = reshape.between(made, from_s=max(0.0, time.time() - made.origin - last_s))
+    _write(reshape.anonymous(made) if anonymous else made, out, to)
+    click.echo(f"{len(made.jobs):,} jobs", err=True)
+
+
+@trace.command()
 @click.argument("trace_path", metavar="TRACE")
 @click.argument("out")
 @FORMAT
@@ -123,7 +164,7 @@ def convert(trace_path: str, out: str, format: str | None, to: str | None) -> No
 @click.option("--tenant", "tenants", multiple=True, help="Keep this tenant's jobs; may be given several times.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Keep this many jobs, the first ones; or draw as many.")
 @click.option("--resample", "resampled", is_flag=True, help="Draw jobs with replacement instead of taking the first.")
-@click.option("--load", type=float, help="Divide the times between arrivals by this: 2 doubles the load.")
+@click.option("--arrival-factor", type=float, help="Divide the times between arrivals by this: 2 doubles the rate.")
 @AS_APPLICATIONS
 @click.option("--deadlines", type=numbers, help="Give deadlines of these multiples of the duration, like 1.5,2,4.")
 @click.option("--elastic", type=pairs("shrink", "grow"), help="Make jobs elastic, like shrink=0.5,grow=2.")
@@ -141,7 +182,7 @@ def sample(  # one parameter per option is click's way
     tenants: tuple[str, ...],
     jobs: int | None,
     resampled: bool,
-    load: float | None,
+    arrival_factor: float | None,
     applications: str | None,
     deadlines: tuple[float, ...] | None,
     elastic: dict[str, float] | None,
@@ -159,8 +200,8 @@ def sample(  # one parameter per option is click's way
         made = reshape.resample(made, jobs or len(made.jobs), seed=seed)
     elif jobs is not None:
         made = reshape.first(made, jobs)
-    if load is not None:
-        made = reshape.scale_load(made, load)
+    if arrival_factor is not None:
+        made = reshape.scale_arrivals(made, arrival_factor)
     if applications is not None:
         made = reshape.map_applications(made, _gpu_s(applications), seed=seed)
     if deadlines is not None:
@@ -185,8 +226,9 @@ def _gpu_s(names: str) -> dict[str, float]:
 @click.argument("out")
 @TO
 @click.option("--jobs", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of jobs.")
-@click.option("--gpus", type=click.IntRange(min=1), default=64, show_default=True, help="GPUs of the cluster.")
-@click.option("--load", type=float, help="Load relative to the cluster's GPUs. [default: 0.8, unless --rate is given]")
+@click.option("--gpus", type=click.IntRange(min=1), help="GPUs of the cluster, in nodes of 4. [default: 64]")
+@click.option("--cluster", metavar="SPEC", help="The cluster instead, as in `simulate`: v100=4x4,a100=4x4.")
+@click.option("--load", type=float, help="True work over the cluster's capacity. [default: 0.8, without --rate]")
 @click.option("--rate", type=float, help="Jobs per hour, instead of a load.")
 @click.option(
     "--sizes", "size_shares", type=sizes, help="GPU counts and their shares, like 1:0.9,8:0.1. [default: Philly's]"
@@ -206,7 +248,8 @@ def generate(  # one parameter per option is click's way
     out: str,
     to: str | None,
     jobs: int,
-    gpus: int,
+    gpus: int | None,
+    cluster: str | None,
     load: float | None,
     rate: float | None,
     size_shares: tuple[tuple[int, float], ...] | None,
@@ -222,9 +265,11 @@ def generate(  # one parameter per option is click's way
     seed: int,
 ) -> None:
     """Make a synthetic trace shaped like Philly's and write it to OUT (- for standard output)."""
+    nodes = _reference(gpus, cluster)
     workload = Workload(
         jobs=jobs,
-        gpus=gpus,
+        gpus=sum(node.gpus for node in nodes),
+        widest=max(Yardstick(nodes).gpus.values()),
         load=0.8 if load is None and rate is None else load,
         rate_per_h=rate,
         sizes=size_shares or PHILLY_SIZES,
@@ -238,10 +283,26 @@ def generate(  # one parameter per option is click's way
         session_jobs=session_jobs,
         seed=seed,
     )
-    made = generate_trace(workload)
-    if applications is not None:
-        made = reshape.map_applications(made, _gpu_s(applications), seed=seed)
-    _write(made, out, to)
+    if left_out := workload.too_large:
+        told = f"jobs of {' and '.join(map(str, left_out))} GPUs, which {workload.most} cannot hold"
+        click.echo(f"note: the default mix of sizes goes without {told}; state another with --sizes", err=True)
+    if applications is None:
+        _write(generate_trace(workload), out, to)
+        return
+    gpu_s = _gpu_s(applications)
+
+    def recast(drawn: Trace) -> tuple[Trace, list[float]]:
+        mapped = reshape.map_applications(drawn, gpu_s, seed=seed)
+        return mapped, true_work_gpu_s(mapped.jobs, Library(), nodes)
+
+    _write(generate_trace(workload, recast), out, to)
+
+
+def _reference(gpus: int | None, cluster: str | None) -> tuple[Node, ...]:
+    """The cluster that a load is relative to."""
+    if gpus is not None and cluster is not None:
+        raise InvalidSpec("--gpus and --cluster both say how large the cluster is; give one of them")
+    return parse_cluster(cluster) if cluster is not None else nodes_of_four(64 if gpus is None else gpus)
 
 
 def _with_failures(made: Trace, failures: dict[str, float], nodes: int | None, seed: int) -> Trace:
@@ -256,7 +317,7 @@ def _with_failures(made: Trace, failures: dict[str, float], nodes: int | None, s
 def _read(path: str, format: str | None) -> Trace:
     made = read_trace(path, format)
     for reason, count in made.skipped.items():
-        click.echo(f"warning: {path}: left out {count:,} of the entries: {reason}", err=True)
+        click.echo(f"warning: {made.source}: left out {count:,} of the entries: {reason}", err=True)
     return made
 
 

@@ -258,7 +258,7 @@ class Run:
         slots = [Slot("localhost", gpu) for gpu in range(search.most)]
         horizon_steps = float(ENOUGH * REMEMBERED * search.every_steps)
         self._steering = Steering(slots, search, measured=Measured(horizon_steps), on_decision=self._decided)
-        self._teller = Teller(self.history, place.slot)
+        self._teller = Teller(self.history, place.slot, logs=agent_options["logs"] is not None)
         self._file = EventFile(file)
         self._agent = Agent(command, on_event=self._hear, **agent_options)
         self._saves = "FAIRLEAD_CHECKPOINTS" in agent_options["env"]

@@ -30,8 +30,9 @@ def say(text: str) -> None:
 class Teller:
     """Tells people what an agent's events mean for them. `history` has to know of an event first."""
 
-    def __init__(self, history: History, slot: str) -> None:
-        self._history, self._slot = history, slot
+    def __init__(self, history: History, slot: str, *, logs: bool = False) -> None:
+        """With `logs`, workers do not print here."""
+        self._history, self._slot, self._logs = history, slot, logs
         self._told = 0
         self._progress_s = 0.0
         self._batch: int | None = None
@@ -66,6 +67,8 @@ class Teller:
                 yield f"{event['worker']} ended with exit code {event['code']} before it trained; the others go on"
             case "straggler":
                 yield f"{event['worker']} has been slow for long, and a new process takes its place"
+            case "continues" | "complete" | "foreign" | "locked" if self._logs:  # else the worker has said so itself
+                yield event["text"]
             case "unsaved":
                 yield f"warning: {event['why']}"
             case "ended":

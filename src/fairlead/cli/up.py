@@ -45,6 +45,9 @@ CONFIG = click.option(
     help="The configuration.  [default: $FAIRLEAD_CONFIG, or the first that is there; see `fairlead config path`]",
 )
 
+#: What begins a line that is told again by `up --detach`.
+_NOTICE = "warning: "
+
 #: After so long without news, whoever waits is told where to look.
 _SLOW_S = 10.0
 
@@ -132,6 +135,8 @@ def _serve(directory: Directory, config: Config, *, keep_jobs: bool, background:
     def ready(plane: Plane) -> None:
         # What is written to a log is read by others, and for longer than a code lives.
         logged = background or "JOURNAL_STREAM" in os.environ
+        for notice in plane.notices:
+            click.echo(f"{_NOTICE}{notice}", err=True)
         tell_ready(directory, plane.url, None if logged else plane.login_url())
         _tell_systemd()
         if not background:
@@ -199,6 +204,8 @@ def _detach(directory: Directory, file: Path | None, keep_jobs: bool, options: d
     except KeyboardInterrupt:
         child.terminate()
         raise
+    for notice in _printed(directory, begin, _NOTICE):
+        click.echo(notice, err=True)
     tell_ready(directory, running.url or "", _login(directory, running))
     click.echo(f"Stop it: fairlead down{state_option(directory)}")
 
@@ -218,11 +225,16 @@ def _wait(directory: Directory, child: subprocess.Popen[bytes], begin: int) -> R
 
 
 def _why(directory: Directory, begin: int) -> str:
+    errors = [line.removeprefix("error: ") for line in _printed(directory, begin, "error: ")]
+    return "\n".join(errors or _printed(directory, begin)[-5:])
+
+
+def _printed(directory: Directory, begin: int, start: str = "") -> list[str]:
+    """What a server in the background has printed since."""
     with directory.log.open("rb") as log:
         log.seek(begin)
         lines = log.read(2**20).decode("utf-8", "replace").splitlines()
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return "\n".join(errors or lines[-5:])
+    return [line for line in lines if line.startswith(start)]
 
 
 def _is_ready(url: str) -> bool:

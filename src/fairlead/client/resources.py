@@ -20,6 +20,8 @@ class Reason(TypedDict):
     text: str
     #: Not told to other users.
     numbers: NotRequired[dict[str, float | None]]
+    #: Ids of the jobs that decide: those that hold the GPUs, and those that are ahead.
+    jobs: NotRequired[list[str]]
 
 
 class Gpus(TypedDict):
@@ -31,6 +33,8 @@ class Gpus(TypedDict):
     requested: int
     #: GPU numbers by node.
     allocation: NotRequired[dict[str, list[int]]]
+    #: It accepts only what it holds until its attempt ends, as it cannot change size.
+    pinned: NotRequired[bool]
     type: NotRequired[str | None]
 
 
@@ -61,6 +65,8 @@ class Job(TypedDict):
     priority: int
     weight: float
     preemptible: bool
+    #: per-gpu or once.
+    launch: str
     deadline: float | None
     budget: float | None
     depends_on: list[str]

@@ -85,6 +85,17 @@ class JobReported:
 
 
 @dataclass(frozen=True, slots=True)
+class JobPinned:
+    """The attempt cannot change its GPUs in place although its job was submitted as one that can: its command does not
+    speak with the library, or is a launcher. It keeps what it was given. Or, if not `pinned`, it speaks after all."""
+
+    at: float
+    job: str
+    attempt: int
+    pinned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class JobRescaled:
     """The attempt now uses exactly the GPUs of the last Resize; the others are free."""
 
@@ -113,6 +124,8 @@ class JobExited:
     detail: str = ""
     #: Another attempt would end in the same way.
     final: bool = False
+    #: What it printed last, of one that failed; empty where that is not known.
+    last_line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +216,7 @@ class Release:
     node: str
 
 
-AttemptEvent: TypeAlias = JobStarted | JobReported | JobRescaled | JobStopped | JobExited
+AttemptEvent: TypeAlias = JobStarted | JobReported | JobPinned | JobRescaled | JobStopped | JobExited
 NodeEvent: TypeAlias = NodeJoined | NodeLost | NodeDrained | OutsidersSeen
 UserEvent: TypeAlias = JobSubmitted | JobCancelled | JobHeld | JobReprioritised
 Event: TypeAlias = UserEvent | AttemptEvent | NodeEvent | Tick

@@ -7,8 +7,9 @@ three jobs' work. They rest on the state's own invariant: what is there now is p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from typing import Any, SupportsFloat
 
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.messages import Command, Release, Rent, Resize, Start, Stop
@@ -18,10 +19,19 @@ from fairlead.core.wording import counted
 
 
 def changes(view: Snapshot, plan: Plan) -> list[str]:
-    """Jobs whose allocation the plan changes, in the plan's order, then those it drops, as they were placed."""
+    """Jobs whose allocation the plan changes, in the plan's order, then those it drops, as they were placed.
+
+    Raises InvalidPlan if the plan's allocations are no such thing, and cannot be compared.
+    """
+    _check_kind(plan, "allocations")
     if view.allocations == plan.allocations:  # the common case, and quicker to see than to search for differences
         return []
-    pairs = view.allocations.items() ^ plan.allocations.items()
+    try:
+        pairs = view.allocations.items() ^ plan.allocations.items()
+    except TypeError:  # something that has no hash, and so is no Allocation
+        for job_id, allocation in plan.allocations.items():
+            _check_allocation(job_id, allocation)
+        raise
     if len(pairs) < 2:
         return [job_id for job_id, _ in pairs]
     ids = {job_id for job_id, _ in pairs}
@@ -35,16 +45,56 @@ def check(view: Snapshot, plan: Plan, changed: list[str]) -> None:
         job, allocation = view.jobs.get(job_id), plan.allocations.get(job_id)
         if job is None:
             raise InvalidPlan(f"the plan places job {job_id!r}, which is not a live job of this snapshot")
+        if job_id in plan.allocations:
+            _check_allocation(job_id, allocation)
         fault = _fault(view, job, allocation) if allocation is not None else ""
         if fault := fault or _breach(job, allocation):
             raise InvalidPlan(f"job {job_id} {fault}")
+    for name in _KINDS:
+        _check_kind(plan, name)
     _check_overlaps(view, plan, changed)
-    if math.isnan(plan.review_at):
-        raise InvalidPlan("review_at is NaN; leave it out if the plan does not change by itself")
     if plan.nodes is not None and (unknown := plan.nodes - view.nodes.keys()):
         raise InvalidPlan(
             f"the plan wants node {min(unknown)!r}, which does not exist; known are {', '.join(view.nodes)}"
         )
+
+
+#: What each part of a plan has to be, and how to say so.
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "allocations": (lambda value: isinstance(value, Mapping), "a mapping from job id to Allocation"),
+    "reasons": (lambda value: isinstance(value, Mapping), "a mapping from job id to Reason"),
+    "packed": (
+        lambda value: not value or (isinstance(value, Set) and all(isinstance(group, Set) for group in value)),
+        "a frozenset of frozensets of job ids",
+    ),
+    "bound": (lambda value: value is None or _is_number(value), "a share of the optimum from 0, or None"),
+    "review_at": (
+        lambda value: _is_number(value),
+        "a time in seconds; leave it out if the plan does not change by itself",
+    ),
+    "nodes": (lambda value: value is None or isinstance(value, Set), "a frozenset of node ids, or None"),
+}
+
+
+def _check_kind(plan: Plan, name: str) -> None:
+    fits, expected = _KINDS[name]
+    if not fits(value := getattr(plan, name)):
+        raise InvalidPlan(f"{name} is {_shown(value)}; expected {expected}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, SupportsFloat) and not math.isnan(value)
+
+
+def _check_allocation(job_id: str, allocation: object) -> None:
+    if not isinstance(allocation, Allocation):
+        made = "Allocation.of({node: GPU numbers})"
+        raise InvalidPlan(f"job {job_id} gets {_shown(allocation)}; expected {made}, or no entry to stop the job")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _fault(view: Snapshot, job: Job, allocation: Allocation) -> str:
@@ -57,7 +107,7 @@ def _fault(view: Snapshot, job: Job, allocation: Allocation) -> str:
     for node_id, mask in allocation.masks:
         node = view.nodes.get(node_id)
         if node is None:
-            return f"is placed on node {node_id!r}, which does not exist"
+            return f"is placed on node {node_id!r}, which does not exist; known are {', '.join(view.nodes) or 'none'}"
         if not node.healthy:
             return f"is placed on node {node_id}, which is lost"
         if node.draining and mask & ~here.get(node_id, 0):

@@ -72,7 +72,9 @@ class Roster:
             self.live[job_id] = new
         was, schedulable = job_id in self.schedulable, not new.phase.final and new.may_run(now)
         if schedulable:
-            self._out_of_order |= old is not None and not was
+            # Its size is a cell that is written once, when a row is made: another one takes another table.
+            resized = old is not None and old.spec.gpus != new.spec.gpus
+            self._out_of_order |= resized or (old is not None and not was)
             self.schedulable[job_id] = new
             self.table.put(new)
         elif was:
@@ -82,7 +84,7 @@ class Roster:
             self.barred.pop(job_id, None)
         else:
             self.barred[job_id] = new
-        if new.not_before > now and not new.phase.final:
+        if new.not_before > now and not (new.phase.final or schedulable):
             heapq.heappush(self._deferred, (new.not_before, job_id))
         before = (NOTHING, NOTHING) if old is None or old is new else (old.allocation, old.releasing)
         if old is not new:

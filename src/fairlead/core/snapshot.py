@@ -4,7 +4,7 @@ A policy over a few hundred jobs reads `jobs`; one that must stay quick over ten
 same facts as numpy arrays. `Table` keeps those arrays up to date row by row as jobs change, so that a snapshot
 costs a copy and not a rebuild.
 
-Legend: J live jobs in order of arrival, N nodes in order of joining, R rows of the table, C columns.
+Legend: J live jobs in order of arrival, N nodes in the order of `nodes`, R rows of the table, C columns.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Columns(NamedTuple):
 
 
 class NodeColumns(NamedTuple):
-    """The nodes as arrays, one entry per node, in order of joining."""
+    """The nodes as arrays, one entry per node, in the order of `Snapshot.nodes`."""
 
     ids: tuple[str, ...]
     #: GPUs that no job in `Snapshot.allocations` holds; 0 on nodes where nothing new may be placed.
@@ -94,6 +94,7 @@ class Snapshot:
     #: Live jobs that may run now, in order of arrival: none that was cancelled or put on hold, that waits for others
     #: to succeed, or for its time to be tried again.
     jobs: Mapping[str, Job]
+    #: In an order that does not depend on their names, nor on which joined first (`core.node_order`).
     nodes: Mapping[str, Node]
     #: What each job was last told to hold; jobs that hold nothing are absent.
     allocations: Mapping[str, Allocation]
@@ -153,12 +154,12 @@ class Snapshot:
 
     def _make_node_columns(self) -> NodeColumns:
         if self._node_table is not None and self._node_table.version == self._version[1]:
-            return self._node_table.columns()
+            return self._node_table.columns(tuple(self.nodes))
         table = NodeTable()
         for node in self.nodes.values():
             table.put(node)
             table.use(node.id, self.assigned.get(node.id, 0).bit_count())
-        return table.columns()
+        return table.columns(tuple(self.nodes))
 
 
 _GPUS, _SUBMITTED, _PREEMPTIBLE, _ESTIMATE, _DEMAND, _ACCOUNT = range(6)  # never change
@@ -273,13 +274,25 @@ class Table:
         return {values[old]: new for new, old in enumerate(used.tolist())}
 
 
+class _NodeOrder(NamedTuple):
+    """How the rows of a node table become columns: row of each node and new number of each type, None if as it is."""
+
+    ids: tuple[str, ...]
+    row_N: NDArray[np.int64] | None
+    renumbered_T: NDArray[np.int64] | None
+    gpu_types: tuple[str, ...]
+
+
+_NO_ORDER = _NodeOrder((), None, None, ())
+
+
 class NodeTable:
     """The columns of the nodes, kept current. A lost node stays, with no free GPUs. Only `State` writes to it."""
 
     def __init__(self) -> None:
         self._row: dict[str, int] = {}
-        self._ids: tuple[str, ...] = ()
         self._types: dict[str, int] = {}
+        self._order = _NO_ORDER  # of the last columns: most snapshots want the same
         self._cells_CN = np.zeros((3, 64), dtype=np.int64)  # GPU type; size, 0 while nothing new may be placed; used
         self.version = 0
 
@@ -288,7 +301,10 @@ class NodeTable:
         row = self._row.setdefault(node.id, len(self._row))
         if row == self._cells_CN.shape[1]:
             self._cells_CN = np.concatenate([self._cells_CN, np.zeros_like(self._cells_CN)], axis=1)
-        self._cells_CN[0, row] = self._types.setdefault(node.gpu_type, len(self._types))
+        kind = self._types.setdefault(node.gpu_type, len(self._types))
+        if self._cells_CN[0, row] != kind:
+            self._order = _NO_ORDER
+        self._cells_CN[0, row] = kind
         self._cells_CN[1, row] = node.gpus if node.open else 0
 
     def use(self, node_id: str, gpus: int) -> None:
@@ -296,9 +312,24 @@ class NodeTable:
         self.version += 1
         self._cells_CN[2, self._row[node_id]] += gpus
 
-    def columns(self) -> NodeColumns:
-        if len(self._ids) < len(self._row):
-            self._ids = tuple(self._row)
-        type_N, size_N, used_N = self._cells_CN[:, : len(self._ids)]
+    def columns(self, ids: tuple[str, ...]) -> NodeColumns:
+        """A copy; `ids` are the table's nodes, in the order that the columns are to have."""
+        order = self._order
+        if ids != order.ids:
+            order = self._order = self._ordered(ids)
+        cells_CN = self._cells_CN[:, : len(ids)]
+        if order.row_N is not None:
+            cells_CN = cells_CN[:, order.row_N]
+        type_N, size_N, used_N = cells_CN
         free_N = np.maximum(0, size_N - used_N)
-        return NodeColumns(self._ids, free_N, size_N > 0, type_N.copy(), tuple(self._types))
+        type_N = type_N.copy() if order.renumbered_T is None else order.renumbered_T[type_N]
+        return NodeColumns(order.ids, free_N, size_N > 0, type_N, order.gpu_types)
+
+    def _ordered(self, ids: tuple[str, ...]) -> _NodeOrder:
+        row_N = np.array([self._row[node_id] for node_id in ids], dtype=np.int64)
+        types = tuple(self._types)
+        gpu_types = tuple(dict.fromkeys(types[kind] for kind in self._cells_CN[0, row_N].tolist()))
+        in_place = bool((row_N == np.arange(len(ids))).all())
+        number = {name: kind for kind, name in enumerate(gpu_types)}
+        renumbered_T = np.array([number.get(name, 0) for name in types], dtype=np.int64)  # nodes can change their type
+        return _NodeOrder(ids, None if in_place else row_N, None if gpu_types == types else renumbered_T, gpu_types)

@@ -24,6 +24,7 @@ from fairlead.core.messages import (
     JobCancelled,
     JobExited,
     JobHeld,
+    JobPinned,
     JobReported,
     JobReprioritised,
     JobRescaled,
@@ -43,6 +44,7 @@ from fairlead.core.messages import (
     Stop,
     Tick,
 )
+from fairlead.core.node_order import in_order
 from fairlead.core.roster import Roster
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Belief, Job, Node, Phase, Plan
@@ -69,6 +71,7 @@ TRANSITIONS: dict[type, dict[Phase, Phase | str]] = {
     Stop: {STARTING: STOPPING, RUNNING: STOPPING, RESCALING: STOPPING, SUSPENDED: STOPPING},
     JobStarted: {STARTING: RUNNING, RUNNING: SAME, RESCALING: SAME, SUSPENDED: SAME, STOPPING: SAME},
     JobReported: {RUNNING: SAME, RESCALING: SAME, SUSPENDED: SAME, STOPPING: SAME},
+    JobPinned: dict.fromkeys((STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), SAME),
     JobRescaled: {RESCALING: SETTLED, RUNNING: SAME, SUSPENDED: SAME, STOPPING: SAME},
     JobStopped: dict.fromkeys((STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), REQUEUED),
     JobExited: dict.fromkeys((STARTING, RUNNING, RESCALING, SUSPENDED, STOPPING), ENDED),
@@ -96,7 +99,7 @@ class State:
         self.released: frozenset[str] = frozenset()
         self.coming: frozenset[str] = frozenset()
         self._open_gpus = 0  # on which something new may be placed
-        self._nodes_view: dict[str, Node] | None = None  # a copy for snapshots, void once a node changes
+        self._nodes_view: dict[str, Node] | None = None  # for snapshots, void once a node changes
         self._jobs = Roster(keep_finished=keep_finished)
         self._dependents: dict[str, list[str]] = {}  # job -> those that wait for it to succeed
         self._ledger = Ledger(half_life_s)
@@ -176,7 +179,7 @@ class State:
 
     def snapshot(self) -> Snapshot:
         if self._nodes_view is None:
-            self._nodes_view = self.nodes.copy()
+            self._nodes_view = {node.id: node for node in in_order(self.nodes.values())}
         jobs = self._jobs
         jobs.tidy()
         return Snapshot(
@@ -275,6 +278,9 @@ class State:
         following = self._following(event, job)
         if isinstance(event, JobReported):
             self._report(event, job)
+        elif isinstance(event, JobPinned):
+            if not self._pin(event, job):
+                return False
         elif following is SAME:
             return False
         elif isinstance(event, JobExited | JobStopped):
@@ -291,10 +297,24 @@ class State:
         phase, failures = after_the_end(event, job)
         changes: dict[str, Any] = {"phase": phase, "failures": failures}
         if isinstance(event, JobExited):
-            changes |= {"exit_code": event.code, "detail": event.detail}
+            changes |= {"exit_code": event.code, "detail": event.detail, "last_line": event.last_line}
         if phase is PENDING and failures > job.failures and job.spec.backoff_s > 0.0:
             changes["not_before"] = tried_again_at(job, failures, max(self.now, event.at))
         return changes
+
+    def _pin(self, event: JobPinned, job: Job) -> bool:
+        """To the size it holds, as a job that cannot change in place; or let it change again. False if it is so."""
+        if not event.pinned:
+            if job.pinned_from is None:
+                return False
+            self._change(job, event.at, **_unpinned(job))
+        elif job.pinned_from is None and job.spec.in_place and job.phase in (STARTING, RUNNING):
+            gpus = job.allocation.total
+            spec = replace(job.spec, gpus=gpus, gpus_min=gpus, gpus_max=gpus, in_place=False)
+            self._change(job, event.at, spec=spec, pinned_from=job.spec.sizes)
+        else:
+            return False
+        return True
 
     def _report(self, event: JobReported, job: Job) -> None:
         if not 0.0 <= event.progress <= 1.0:
@@ -426,7 +446,8 @@ class State:
     # -- the one way a job changes -------------------------------------------------------------------------------
 
     def _release(self, job: Job, at: float, **changes: Any) -> None:
-        self._change(job, at, allocation=NOTHING, releasing=NOTHING, **changes)
+        """The attempt is over. The next one may have another size, also of a job that was pinned to one."""
+        self._change(job, at, allocation=NOTHING, releasing=NOTHING, **_unpinned(job), **changes)
 
     def _change(self, job: Job, at: float, **changes: Any) -> None:
         """Replace a job by its next version: account for the time until now, and keep every index true."""
@@ -440,7 +461,9 @@ class State:
         if (phase := changes.get("phase", job.phase)) is not job.phase:
             changes["since"] = now
             if phase is RUNNING:
-                changes["start_s" if job.phase is STARTING else "rescale_s"] = now - job.since
+                starts = job.phase is STARTING  # whose command is not run before its back-off is over
+                begin = max(job.since, job.not_before) if starts else job.since
+                changes["start_s" if starts else "rescale_s"] = max(0.0, now - begin)
         self._jobs.put(job, replace(job, **changes), now)
         if phase is SUCCEEDED:
             self._succeeded(job.id, now)
@@ -509,6 +532,15 @@ class State:
         story.append(message)
         if len(story) > _STORY_LENGTH:
             del story[1 : _STORY_LENGTH // 2]  # keep the submission
+
+
+def _unpinned(job: Job) -> dict[str, Any]:
+    """What changes when a job may have any of its sizes again; nothing, if it may already."""
+    if job.pinned_from is None:
+        return {}
+    least, gpus, most = job.pinned_from
+    spec = replace(job.spec, gpus=gpus, gpus_min=least, gpus_max=most, in_place=True)
+    return {"spec": spec, "pinned_from": None}
 
 
 def _check_time(message: Message) -> None:

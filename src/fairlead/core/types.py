@@ -35,6 +35,18 @@ class Phase(StrEnum):
 
 FINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED})
 
+
+class Launch(StrEnum):
+    """How often a job's command is started on the GPUs that it is given."""
+
+    PER_GPU = "per-gpu"  # a process on each, with what torchrun would tell it
+    ONCE = "once"  # one process that sees all of them, as a launcher of its own workers does
+
+
+#: A back-off up to this is spent on the GPUs that the next attempt gets. To lend them out for so short a time costs
+#: more than it brings: a neighbour boots a worker to use them, and is interrupted again to give them back.
+SHORT_BACKOFF_S = 10.0
+
 #: The largest whole number that a float, and so a column of a snapshot, holds exactly.
 LARGEST = 2**53
 
@@ -78,6 +90,7 @@ class JobSpec:
     gpu_types: tuple[str, ...] = ()
     #: The job can change its GPUs without a restart, and be suspended with its processes warm.
     in_place: bool = False
+    launch: Launch = Launch.PER_GPU
     preemptible: bool = True
     priority: int = 0
     weight: float = 1.0
@@ -130,6 +143,11 @@ class JobSpec:
         """The most GPUs it can use."""
         return self.gpus if self.gpus_max is None else self.gpus_max
 
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The fewest GPUs, what a policy that does not resize gives, and the most."""
+        return (self.least, self.gpus, self.most)
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -148,12 +166,16 @@ class Node:
     drain_by: float | None = None
     #: GPUs that outsiders use, processes that no job of ours started: ascending. Who holds one may keep it.
     outside: tuple[int, ...] = ()
+    #: How fast its GPUs are next to those of other nodes, by their data sheet or a benchmark; None if nothing says so.
+    speed: float | None = None
 
     def __post_init__(self) -> None:
         if not self.id or not 1 <= self.gpus <= MOST_GPUS:
             raise InvalidSpec(f"node {self.id!r} has {self.gpus} GPUs; expected an id and 1 to {MOST_GPUS} GPUs")
         if not (math.isfinite(self.price_per_hour) and self.price_per_hour >= 0):
             raise InvalidSpec(f"node {self.id!r}: the price per hour is {self.price_per_hour}; expected at least 0")
+        if self.speed is not None and not 0.0 < self.speed < math.inf:
+            raise InvalidSpec(f"node {self.id!r}: the speed of its GPUs is {self.speed}; expected a positive number")
         if self.outside and not _are_numbers(self.outside, self.gpus):
             raise InvalidSpec(f"node {self.id!r}: outside is {self.outside}; expected numbers of its {self.gpus} GPUs")
 
@@ -350,11 +372,16 @@ class Job:
     on_hold: bool = False
     #: Jobs it depends on that have not succeeded yet.
     waits_for: tuple[str, ...] = ()
-    #: After a failure: when it may be tried again.
+    #: After a failure: when it may be tried again. Its GPUs may be given to it before, if that is soon.
     not_before: float = 0.0
+    #: The sizes its user asked for (`JobSpec.sizes`), while its spec is that of a job of the one size it was given: see
+    #: `JobPinned`. Not None only while an attempt exists.
+    pinned_from: tuple[int, int, int] | None = None
     #: How its last attempt that ended by itself did so.
     exit_code: int | None = None
     detail: str = ""
+    #: What that attempt printed last, if it failed and that is known. Part of its log: not shown without a right to it.
+    last_line: str = ""
     belief: Belief = Belief()
 
     @property
@@ -368,7 +395,8 @@ class Job:
 
     def may_run(self, now: float) -> bool:
         """Is it for the policy to decide whether it gets GPUs?"""
-        return not (self.cancelled or self.on_hold or self.waits_for or self.not_before > now)
+        backs_off = self.not_before > now and self.not_before - self.since > SHORT_BACKOFF_S
+        return not (self.cancelled or self.on_hold or self.waits_for or backs_off)
 
     def service_at(self, now: float) -> float:
         """GPUs x seconds spent RUNNING until `now`: the attained service of 2D-LAS."""
@@ -393,6 +421,8 @@ class Reason:
     text: str
     #: The figures the decision rests on.
     numbers: Mapping[str, float] = field(default_factory=dict)
+    #: Ids of the jobs that decide: those that hold the GPUs, and those that are ahead. The text may not name them all.
+    jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,24 +4,27 @@
 and out, and `ready.py` the way to a `JobSpec`. Nothing here touches a disk or a network.
 """
 
+from fairlead.jobfile.command import command_of, shell_command
 from fairlead.jobfile.fields import FIELDS, schema
+from fairlead.jobfile.launch import Choice, launch_of
 from fairlead.jobfile.reading import parse_job, request_from, to_data
 from fairlead.jobfile.ready import (
     check_ready,
-    command_of,
     expand,
     resolve_deadline,
     resolve_paths,
-    shell_command,
     to_spec,
 )
 from fairlead.jobfile.request import AUTO_MOST, Gpus, InvalidJob, JobRequest, Problem
 from fairlead.jobfile.sizes import parse_array, parse_gpus
 from fairlead.jobfile.times import deadline_at, parse_duration
+from fairlead.jobfile.values import MOST_BYTES
 
 __all__ = [
     "AUTO_MOST",
     "FIELDS",
+    "MOST_BYTES",
+    "Choice",
     "Gpus",
     "InvalidJob",
     "JobRequest",
@@ -30,6 +33,7 @@ __all__ = [
     "command_of",
     "deadline_at",
     "expand",
+    "launch_of",
     "parse_array",
     "parse_duration",
     "parse_gpus",

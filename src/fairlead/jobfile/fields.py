@@ -145,6 +145,12 @@ FIELDS = (
         choice("in-place", "restart"),
         "How a job with a range of GPUs, or auto, changes its number: without a restart, or from its checkpoint.",
     ),
+    Field(
+        "launch",
+        optional(choice("per-gpu", "once")),
+        "How often the command is started: on each of its GPUs, or once with all of them. Left out, it is once for a "
+        "launcher such as torchrun, for a shell line and on one GPU, and else per-gpu.",
+    ),
     Field("queue", text(_WORD, most=63, expected="1 to 63 of A-Z a-z 0-9 . _ / -"), "The queue it waits in."),
     Field("priority", whole(-1_000_000, 1_000_000), "The higher, the earlier, where the policy heeds priorities."),
     Field("weight", number(0.0, 1e6, above=True), "Its share, where the policy divides GPUs by shares."),

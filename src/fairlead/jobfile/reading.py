@@ -81,6 +81,9 @@ def _contradictions(found: dict[str, Any], given: dict[str, tuple[Value, Value]]
     if "elastic" in found and gpus is not None and not gpus.elastic:
         text = f"elastic is for a range of GPUs such as 1-8, or auto; gpus is {gpus}. Change one of them"
         problems.append(_at(given["elastic"][0], "elastic", text))
+    if found.get("launch") == "once" and found.get("elastic") == "in-place":
+        text = "elastic: in-place needs a process on each GPU, and launch is once. Leave one of them out"
+        problems.append(_at(given["elastic"][0], "elastic", text))
     both = found.get("env", {}).keys() & found.get("secrets", {}).keys()
     for key, _ in given["secrets"][1].pairs if both else ():
         if key.text in both:

@@ -1,49 +1,19 @@
-"""From a request to what the scheduler and the backend need: the paths, the command, the elements, the spec."""
+"""From a request to what the scheduler and the backend need: the paths, the elements, the spec."""
 
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fairlead.core.types import JobSpec
+from fairlead.jobfile.command import command_of
+from fairlead.jobfile.launch import asks_to_change_in_place, launch_of
 from fairlead.jobfile.reading import request_from, to_data
 from fairlead.jobfile.request import InvalidJob, JobRequest, Problem
 from fairlead.jobfile.sizes import MOST_ELEMENTS
 from fairlead.jobfile.times import deadline_at
-
-_BASH = ("/bin/bash", "-e", "-o", "pipefail", "-c")
-
-#: Words that mean themselves, to a shell as to us.
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+:,./=-]+(?: +[A-Za-z0-9_@%+:,./=-]+)*")
-
-#: First words that only a shell knows.
-_BUILTIN = frozenset(
-    (
-        *(".", ":", "alias", "builtin", "cd", "command", "declare", "eval", "exec", "exit", "export", "getopts"),
-        *("hash", "let", "local", "popd", "pushd", "read", "readonly", "return", "set", "shift", "shopt", "source"),
-        *("time", "times", "trap", "type", "typeset", "ulimit", "umask", "unalias", "unset", "wait"),
-    )
-)
-
-
-def command_of(request: JobRequest) -> tuple[str, ...]:
-    """The words to execute. A list is taken as it is; a text goes through bash only if a shell would change it."""
-    if not isinstance(request.run, str):
-        return request.run
-    line = request.run.strip()
-    if _PLAIN.fullmatch(line):
-        first = line.split()[0]
-        if first not in _BUILTIN and "=" not in first:
-            return tuple(line.split())
-    return shell_command(request.run)
-
-
-def shell_command(script: str) -> tuple[str, ...]:
-    """What runs a script so that it ends at its first error. The script is one word: nothing is put into it."""
-    return (*_BASH, script)
 
 
 def expand(request: JobRequest) -> list[tuple[int | None, JobRequest]]:
@@ -112,7 +82,8 @@ def to_spec(request: JobRequest, *, job_id: str, user: str, now: float, cluster_
         gpus_min=gpus.least,
         gpus_max=max(1, cluster_gpus) if gpus.auto else gpus.most,
         gpu_types=request.gpu_type,
-        in_place=gpus.elastic and request.elastic == "in-place",
+        in_place=asks_to_change_in_place(request),
+        launch=launch_of(request).launch,
         preemptible=request.preemptible,
         priority=request.priority,
         weight=request.weight,

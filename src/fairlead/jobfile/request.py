@@ -101,6 +101,8 @@ class JobRequest:
     gpus: Gpus = ONE_GPU
     gpu_type: tuple[str, ...] = ()
     elastic: Literal["in-place", "restart"] = "in-place"
+    #: None leaves it to the rule in `launch.py`.
+    launch: Literal["per-gpu", "once"] | None = None
     queue: str = "default"
     priority: int = 0
     weight: float = 1.0

@@ -24,6 +24,16 @@ MOST_DEPTH = 16
 #: More than an array of 10,000 elements needs, and few enough to read in a second.
 MOST_VALUES = 25_000
 
+#: Fields, known or not, and mistakes that are told. A file with more of them is no job, and is read no further.
+MOST_KEYS = 200
+MOST_PROBLEMS = 200
+
+#: Characters that are read by the parser in Python, whose words about mistakes are better. It takes up to a second for
+#: each million of them, so that what is longer is read by libyaml, where that is installed.
+MOST_SLOWLY = 2**13
+#: Where it is not, or the text has escapes that libyaml does not know, nothing longer than this is read.
+MOST_WITHOUT_LIBYAML = 2**17
+
 #: What stands in this field is in no message, whatever it is: it may be a secret where a mapping of them was meant.
 HIDDEN = "secrets"
 
@@ -83,6 +93,7 @@ def shortened(text: str) -> str:
 #: What to do about the parser's words, which are about YAML and not about jobs.
 _ADVICE = {
     r"found character '\t'": "a tab; indent by spaces",
+    "found a tab character": "indent by spaces",
     "that cannot start any token": "quote a text that begins with this character",
     "while scanning an alias": "quote a text that begins with *",
     "while scanning an anchor": "quote a text that begins with &",
@@ -96,8 +107,11 @@ _ADVICE = {
 
 def from_yaml(text: str) -> tuple[Value, list[Problem]]:
     """The one document in a text, and what was wrong in it that does not keep the rest from being read."""
-    if len(text) > MOST_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
-        raise InvalidJob.at("", f"the file is larger than {MOST_BYTES} bytes; a job file is a page of text")
+    check_size(len(text) if len(text) > MOST_BYTES else len(text.encode("utf-8", "surrogatepass")))
+    if found := yaml.reader.Reader.NON_PRINTABLE.search(text):
+        before = text[: found.start()]
+        line, column = before.count("\n") + 1, found.start() - (before.rfind("\n") + 1) + 1
+        raise InvalidJob.at("", f"the character U+{ord(found[0]):04X} is not allowed in YAML", line=line, column=column)
     tree = None
     try:
         tree = _Tree(text)
@@ -105,13 +119,33 @@ def from_yaml(text: str) -> tuple[Value, list[Problem]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise _syntax(": ".join(filter(None, (error.context, error.problem))), mark) from None
-    except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        line, column = before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1
-        found = f"the character U+{ord(text[error.position]):04X}" if error.position < len(text) else "a character"
-        raise InvalidJob.at("", f"{found} is not allowed in YAML", line=line, column=column) from None
     except (ValueError, OverflowError):  # the parser lets these out for \UFFFFFFFF and the like
         raise _syntax("an escape or a number that is too large", tree and tree.mark()) from None
+
+
+def check_size(size: int) -> None:
+    """Raise InvalidJob if a file is too large to be read. What reads it need read no more than a byte beyond."""
+    if size > MOST_BYTES:
+        raise InvalidJob.at("", f"the file is larger than {MOST_BYTES} bytes; a job file is a page of text")
+
+
+#: Half a character, as JSON writes it; YAML does not, and libyaml refuses it.
+_HALF_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def _loader(text: str) -> Any:
+    """The parser for a text of this length."""
+    fast = getattr(yaml, "CSafeLoader", None)
+    if len(text) <= MOST_SLOWLY:
+        return yaml.SafeLoader(text)
+    if fast is not None and not _HALF_ESCAPE.search(text):
+        return fast(text)
+    if len(text) > MOST_WITHOUT_LIBYAML:
+        told = f"more than {MOST_WITHOUT_LIBYAML} characters are read only"
+        if fast is None:
+            raise InvalidJob.at("", f"{told} where PyYAML has libyaml; send the job as JSON, or put texts into files")
+        raise InvalidJob.at("", f"{told} without escapes like \\ud83d; write the character itself")
+    return yaml.SafeLoader(text)
 
 
 def _syntax(found: str, mark: Any) -> InvalidJob:
@@ -127,11 +161,11 @@ class _Tree:
     def __init__(self, text: str) -> None:
         self.problems: list[Problem] = []
         self._values = 0
-        self._loader: Any = yaml.SafeLoader(_without_tabs(text))
+        self._loader = _loader(_without_tabs(text))
 
     def mark(self) -> Any:
         """Where reading has come to."""
-        return self._loader.get_mark()
+        return self._loader.get_mark() if isinstance(self._loader, yaml.SafeLoader) else None
 
     def document(self) -> Value:
         self._next()  # the stream's start
@@ -155,7 +189,7 @@ class _Tree:
             return self._unreadable("aliases (*name) are not read; write it out, or quote the text", line, column)
         if isinstance(event, yaml.ScalarEvent):
             text, whole = mended(event.value)
-            kind = Kind.PLAIN if event.style is None else Kind.TEXT
+            kind = Kind.TEXT if event.style else Kind.PLAIN  # None of one parser, empty of the other
             value = Value(kind, text, line=line, column=column, hidden=hidden)
             if not whole:
                 value = self._unreadable("half a character (a lone surrogate) is no text", line, column, text)
@@ -175,25 +209,30 @@ class _Tree:
     def _pairs(self, depth: int, hidden: bool) -> Iterator[tuple[Value, Value]]:
         seen: dict[str, Value] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            if depth == 0 and len(seen) >= MOST_KEYS:
+                raise _too_many_keys(event.start_mark.line + 1, event.start_mark.column + 1)
             key = self._value(event, depth + 1, hidden=hidden)
             below = hidden or (depth == 0 and key.text == HIDDEN)
             value = self._value(self._next(), depth + 1, hidden=below)
             if key.kind is Kind.UNREADABLE:
                 continue
             if key.kind not in (Kind.PLAIN, Kind.TEXT):
-                self.problems.append(
-                    Problem("", f"a name is expected here, and this is {key.kind}", key.line, key.column)
-                )
+                self._tell(Problem("", f"a name is expected here, and this is {key.kind}", key.line, key.column))
             elif (first := seen.setdefault(key.text, key)) is not key:
                 field, name = (HIDDEN, "a name") if hidden else (key.text[:100], shortened(key.text))
                 twice = f"{name} is given twice; it stands on line {first.line} already"
-                self.problems.append(Problem(field, twice, key.line, key.column))
+                self._tell(Problem(field, twice, key.line, key.column))
             else:
                 yield key, value
 
     def _unreadable(self, text: str, line: int, column: int, value: str = "") -> Value:
-        self.problems.append(Problem("", text, line, column))
+        self._tell(Problem("", text, line, column))
         return Value(Kind.UNREADABLE, value, line=line, column=column)
+
+    def _tell(self, problem: Problem) -> None:
+        self.problems.append(problem)
+        if len(self.problems) >= MOST_PROBLEMS:
+            raise InvalidJob(self.problems)
 
 
 def _without_tabs(text: str) -> str:
@@ -258,6 +297,8 @@ class _Json:
         return text
 
     def _pairs(self, data: Mapping[Any, Any], field: str, depth: int) -> Iterator[tuple[Value, Value]]:
+        if depth == 0 and len(data) > MOST_KEYS:
+            raise _too_many_keys()
         for key, item in data.items():
             if isinstance(key, str):
                 text = self._text(key, field)
@@ -268,6 +309,8 @@ class _Json:
 
     def _unreadable(self, field: str, text: str) -> Value:
         self.problems.append(Problem(field, f"{shortened(field) if field else 'the job'} {text}"))
+        if len(self.problems) >= MOST_PROBLEMS:
+            raise InvalidJob(self.problems)
         return Value(Kind.UNREADABLE)
 
 
@@ -289,6 +332,10 @@ def _bounded(depth: int, values: int, *, line: int | None = None, column: int | 
     if values > MOST_VALUES:
         text = f"there are more than {MOST_VALUES} values; a job needs fewer"
         raise InvalidJob.at("", text, line=line, column=column)
+
+
+def _too_many_keys(line: int | None = None, column: int | None = None) -> InvalidJob:
+    return InvalidJob.at("", f"there are more than {MOST_KEYS} fields; see docs/jobs.md", line=line, column=column)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

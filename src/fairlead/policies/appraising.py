@@ -5,7 +5,8 @@ that train the same model (`Snapshot.lore`). With its noise scale that makes its
 snapshot, so what was computed for one decision is remembered for the next: only jobs that have learned something cost
 anything, and they are fitted and tabulated together.
 
-A job of which nothing is known is taken to scale perfectly, so that it is tried.
+A job of which nothing is known is taken to scale perfectly, so that it is tried. If it states no batch, it will hardly
+report any step: then it is also taken to be faster on GPUs that are stated to be (`Node.speed`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fairlead.core.types import Batch, Belief, Job
 from fairlead.goodput.curves import Curve, Model, curves
 from fairlead.goodput.evidence import batch_of, fits_on, ratios_to, seen_on
 from fairlead.goodput.fit import Fit
+from fairlead.policies.gpu_speeds import stated_speeds
 
 #: A job may have this many times the GPUs it, or another job of its model, was ever measured on (Pollux, section 4.2).
 GROWTH = 2
@@ -71,19 +73,28 @@ class Appraiser:
         """
         reach = 1 << max(reach - 1, 0).bit_length()  # in powers of two, so that curves serve many decisions
         most = sum(node.gpus for node in view.nodes.values())
-        ratios = self._usual_ratios(view, gpu_type)
+        ratios, stated = self._usual_ratios(view, gpu_type), stated_speeds(view).get(gpu_type, 1.0)
         found: dict[str, Appraisal] = {}
         missing: list[tuple[Job, Belief, TypeLore, object]] = []
         for job in jobs:
             belief = informed(job, view.lore) if lore else job.belief
             told = self._told(view, job, gpu_type, belief, ratios)
-            key: object = (job.spec, belief.observations, belief.noise_scale, job.allocation.total, reach, most, told)
+            key: object = (
+                job.spec,
+                belief.observations,
+                belief.noise_scale,
+                job.allocation.total,
+                reach,
+                most,
+                told,
+                stated,
+            )
             known = self._known.get((job.id, gpu_type))
             if known is not None and known[0] == key:
                 found[job.id] = known[1]
             else:
                 missing.append((job, belief, told, key))
-        fresh = _appraise([(job, belief, told) for job, belief, told, _ in missing], gpu_type, (reach, most))
+        fresh = _appraise([(job, belief, told) for job, belief, told, _ in missing], gpu_type, (reach, most), stated)
         for (job, _, _, key), appraisal in zip(missing, fresh, strict=True):
             found[job.id] = appraisal
             self._known[job.id, gpu_type] = key, appraisal
@@ -124,10 +135,12 @@ class Appraiser:
         return {other: float(f"{median(ratios):.2g}") for other, ratios in sorted(every.items())}
 
 
-def _appraise(jobs: Sequence[tuple[Job, Belief, TypeLore]], gpu_type: str, span: tuple[int, int]) -> list[Appraisal]:
+def _appraise(
+    jobs: Sequence[tuple[Job, Belief, TypeLore]], gpu_type: str, span: tuple[int, int], stated: float
+) -> list[Appraisal]:
     """The jobs of which something is known, together; perfect scaling for the others.
 
-    `span` are the fewest GPUs that curves must reach, and the most there are.
+    `span` are the fewest GPUs that curves must reach, and the most there are; `stated` is the speed of the GPU type.
     """
     reach, ceiling = span
     known = [(job, belief) for job, belief, _ in jobs if belief.observations]
@@ -145,7 +158,8 @@ def _appraise(jobs: Sequence[tuple[Job, Belief, TypeLore]], gpu_type: str, span:
     }
     for job, belief, _ in jobs:
         if job.id not in found:
-            found[job.id] = _unknown(min(ceiling, _most(job, belief, gpu_type)), reach)
+            speed = stated if job.spec.batch is None else 1.0
+            found[job.id] = _unknown(min(ceiling, _most(job, belief, gpu_type)), reach, speed)
     return [found[job.id] for job, _, _ in jobs]
 
 
@@ -154,9 +168,9 @@ def _batch_on(job: Job, belief: Belief, told: TypeLore) -> Batch:
     return replace(batch, max_per_gpu=told.per_gpu_batch) if told.per_gpu_batch else batch
 
 
-def _unknown(most: int, reach: int) -> Appraisal:
-    line_K = np.arange(max(most, reach) + 1, dtype=np.float64)
-    return Appraisal(Curve(line_K, np.where(line_K < 2, 0.0, line_K)), most, None)
+def _unknown(most: int, reach: int, speed: float) -> Appraisal:
+    gpus_K = np.arange(max(most, reach) + 1, dtype=np.float64)
+    return Appraisal(Curve(speed * gpus_K, np.where(gpus_K < 2, 0.0, speed * gpus_K)), most, None)
 
 
 def _most(job: Job, belief: Belief, gpu_type: str) -> int:

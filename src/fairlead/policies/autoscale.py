@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
@@ -106,7 +107,6 @@ class Autoscale:
     release_after_s: float = 300.0
     #: As the inner policy says.
     adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
     #: The inner policy again, for what-ifs: they must not become part of its memories.
     _twin: Policy = field(init=False, repr=False, compare=False)
     _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
@@ -122,9 +122,12 @@ class Autoscale:
                 raise InvalidSpec(f"autoscale: {name} is {getattr(self, name)}; expected a positive number of seconds")
         inner = self.inner
         object.__setattr__(self, "adapts", getattr(inner, "adapts", "nothing"))
-        object.__setattr__(self, "needs_oracle", bool(getattr(inner, "needs_oracle", False)))
         twin = replace(inner) if is_dataclass(inner) and not isinstance(inner, type) else inner
         object.__setattr__(self, "_twin", twin)
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        return needs_of(self.inner) | {Capability.RENTING}
 
     def plan(self, view: Snapshot) -> Plan:
         memory, stock = self._memory, _stock(view)

@@ -15,10 +15,12 @@ from typing import ClassVar
 import numpy as np
 
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Allocation, Plan
+from fairlead.core.types import Allocation, Job, Plan
 from fairlead.policies.filling import Indices, start_waiting, waiting
+from fairlead.policies.gpu_speeds import Speeds, check_gpu_type, speeds_by
 from fairlead.policies.placing import Room
-from fairlead.policies.reasons import queued_reasons
+from fairlead.policies.reasons import served_reasons
+from fairlead.policies.wait_reason import Discipline
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,38 @@ class Easy:
 
     starvation_free: ClassVar[bool] = True
 
+    #: Of several GPU types with room: `fastest`, the one believed fastest for the job, or `any`, which is drawn.
+    gpu_type: str = "fastest"
+    #: Of that draw.
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_gpu_type("easy", self.gpu_type, self.seed)
+
     def plan(self, view: Snapshot) -> Plan:
-        room, queue = Room(view), waiting(view)
-        allocations = start_waiting(view, queue, skip=False, room=room)
+        room, queue, speeds = Room(view), waiting(view), speeds_by(self.gpu_type, self.seed, view)
+        allocations = start_waiting(view, queue, skip=False, room=room, speeds=speeds)
         left = queue[len(allocations) - len(view.allocations) :]  # strict order: the started ones are in front
-        if len(left) > 1:
-            _backfill(view, room, allocations, left)
-        return Plan(allocations, queued_reasons(view, allocations, "order of arrival, backfill behind a reservation"))
+        start_at = _backfill(view, room, allocations, left, speeds) if len(left) > 1 else math.inf
+        discipline = Discipline(
+            "order of arrival, backfill behind a reservation",
+            order=lambda: list(view.jobs),
+            bar=lambda job: _bar(view.now, job, start_at),
+        )
+        return Plan(allocations, served_reasons(view, allocations, discipline))
 
 
-def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], left: Indices) -> None:
+def _bar(now: float, job: Job, start_at: float) -> tuple[str, dict[str, float]]:
+    """With which time limit a job for which there is room may pass the first in line."""
+    own = "states none" if job.spec.estimate_s is None else f"states {job.spec.estimate_s:.0f} s"
+    if math.isinf(start_at):
+        return f"it may pass with a time limit, and {own}", {}
+    within_s = max(0.0, start_at - now)
+    return f"it may pass with a time limit of at most {within_s:.0f} s, and {own}", {"within_s": within_s}
+
+
+def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], left: Indices, speeds: Speeds) -> float:
+    """Start jobs that do not delay the first in line. Returns when that one should start."""
     columns = view.columns
     demands, ids = columns.demands, columns.ids
     head, others = left[0], left[1:]
@@ -48,16 +72,17 @@ def _backfill(view: Snapshot, room: Room, allocations: dict[str, Allocation], le
     allowed_J = in_time_J | (columns.gpus_J <= spare) | elsewhere_D[columns.demand_J]
     for job in others[fits_D[columns.demand_J[others]] & allowed_J[others]]:
         if room.free() == 0:
-            return
+            break
         gpus, types = demands[columns.demand_J[job]]
         in_time = bool(in_time_J[job])
         options = tuple(t for t in types or view.node_columns.gpu_types if t != gpu_type or in_time or gpus <= spare)
-        allocation = room.take(gpus, options) if options else None
+        allocation = room.take(gpus, options, speeds(ids[job])) if options else None
         if allocation is None:
             continue
         if view.nodes[allocation.nodes[0]].gpu_type == gpu_type and not in_time:
             spare -= gpus
         allocations[ids[job]] = allocation
+    return start_at
 
 
 def _reservation(
@@ -68,7 +93,9 @@ def _reservation(
     The time is infinite if it hangs on a job without a promise; no type is reserved if none could ever hold the job.
     """
     best: tuple[str, float, int] | None = None
-    for gpu_type in types or view.node_columns.gpu_types:
+    for gpu_type in view.node_columns.gpu_types:
+        if types and gpu_type not in types:
+            continue
         free = room.free((gpu_type,))
         for end_at, released in _ends(view, allocations, gpu_type):
             free += released

@@ -7,23 +7,24 @@ has all it may have.
 A job runs on one GPU type at a time, so each type is shared out among its own jobs. Those that wait go where the most
 GPUs are left. Whoever changes its number keeps the GPUs it has, as far as it can.
 
-Legend: N nodes in order of joining.
+Legend: N nodes in the order of the snapshot.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Allocation, Job, Plan, Reason
+from fairlead.core.types import Allocation, Job, Plan
 from fairlead.policies.placing import realise
-from fairlead.policies.reasons import Reasons, queued_reasons
+from fairlead.policies.reasons import Reasons, served_reasons
 from fairlead.policies.spreading import Counts, Ints, take_emptiest
+from fairlead.policies.wait_reason import Discipline, on_open_nodes
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ def _sizes(view: Snapshot) -> dict[str, tuple[int, str]]:
     for job in view.jobs.values():
         if _stays(job):
             sizes[job.id] = job.allocation.total, _type(view, job)
-            free[_type(view, job)] -= job.allocation.total
+            free[_type(view, job)] -= on_open_nodes(view, job.allocation)
     hungry: list[tuple[int, int, Job]] = []
     for place, job in enumerate(view.jobs.values()):
-        wanted = [_type(view, job)] if job.allocation else job.spec.gpu_types or list(free)
+        wanted = [_type(view, job)] if job.allocation else [t for t in free if t in (job.spec.gpu_types or free)]
         gpu_type = max(wanted, key=lambda name: free.get(name, 0), default="")
         if job.id in sizes or free.get(gpu_type, 0) < job.spec.least:
             continue
@@ -114,8 +115,6 @@ def _kept(held: Counts, gpus: int) -> Counts:
 
 
 def _reasons(view: Snapshot, allocations: Mapping[str, Allocation]) -> Reasons:
-    def explain(job: Job) -> Reason:
-        fewest = replace(job, spec=replace(job.spec, gpus=job.spec.least))  # what it waits for
-        return queued_reasons(replace(view, jobs={job.id: fewest}), allocations, "order of arrival")[job.id]
-
-    return Reasons(view, explain)
+    """The fewest GPUs that each job can run on come first, and a job waits for those."""
+    discipline = Discipline("order of arrival", order=lambda: list(view.jobs), preempts=True, resizes=True)
+    return served_reasons(view, allocations, discipline)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Allocation
+from fairlead.policies.gpu_speeds import Speeds, believed_speeds
 from fairlead.policies.placing import Room
 
 Indices = NDArray[np.int64]
@@ -39,25 +40,34 @@ def all_fit(view: Snapshot) -> dict[str, Allocation] | None:
     return start_waiting(view, queue_J, skip=True)
 
 
-def start_waiting(view: Snapshot, queue_J: Indices, *, skip: bool, room: Room | None = None) -> dict[str, Allocation]:
-    """Everyone stays; waiting jobs start in the order given. Without `skip` the first that does not fit ends it."""
+def start_waiting(
+    view: Snapshot, queue_J: Indices, *, skip: bool, room: Room | None = None, speeds: Speeds | None = None
+) -> dict[str, Allocation]:
+    """Running jobs stay; waiting jobs start in the order given. Without `skip` the first that does not fit ends it.
+
+    Of several GPU types with room each takes the one that `speeds` says is fastest for it; left out, what is believed.
+    """
     allocations = dict(view.allocations)
     if len(queue_J):
-        ids = view.columns.ids
-        for job, allocation in _fitting(view, room or Room(view), queue_J, skip=skip):
+        ids, speeds = view.columns.ids, speeds or believed_speeds(view)
+        for job, allocation in _fitting(view, room or Room(view), queue_J, skip=skip, speeds=speeds):
             allocations[ids[job]] = allocation
     return allocations
 
 
-def _fitting(view: Snapshot, room: Room, queue_J: Indices, *, skip: bool) -> Iterator[tuple[int, Allocation]]:
+def _fitting(
+    view: Snapshot, room: Room, queue_J: Indices, *, skip: bool, speeds: Speeds
+) -> Iterator[tuple[int, Allocation]]:
     """Jobs of the queue that fit into the room, one after the other, with what they take of it."""
-    demands = view.columns.demands
+    demands, ids = view.columns.demands, view.columns.ids
     demand_Q = view.columns.demand_J[queue_J]
     asked = np.flatnonzero(np.bincount(demand_Q, minlength=1)).tolist()
     place = 0
     while place < len(queue_J):
-        if (allocation := room.take(*demands[demand_Q[place]])) is not None:
-            yield int(queue_J[place]), allocation
+        job = int(queue_J[place])
+        gpus, types = demands[demand_Q[place]]
+        if (allocation := room.take(gpus, types, speeds(ids[job]))) is not None:
+            yield job, allocation
             place += 1
             continue
         if not skip or room.free() == 0:
@@ -71,11 +81,13 @@ def _fitting(view: Snapshot, room: Room, queue_J: Indices, *, skip: bool) -> Ite
         place += hop
 
 
-def run_first(view: Snapshot, order_J: Indices) -> tuple[dict[str, Allocation], Indices]:
+def run_first(
+    view: Snapshot, order_J: Indices, *, speeds: Speeds | None = None
+) -> tuple[dict[str, Allocation], Indices]:
     """The jobs that come first run, as many as fit, skipping those that don't; the others lose their GPUs.
 
     Jobs that must not be preempted come before everyone else. Whoever runs already stays where it is. Also returns
-    the chosen jobs, in order.
+    the chosen jobs, in order. `speeds` as in `start_waiting`.
     """
     columns = view.columns
     held_J = columns.held_J
@@ -86,7 +98,7 @@ def run_first(view: Snapshot, order_J: Indices) -> tuple[dict[str, Allocation], 
     if len(view.node_columns.gpu_types) <= 1:
         chosen = _choose(view, order_J)
     else:
-        type_of = _choose_by_type(view, order_J)
+        type_of = _choose_by_type(view, order_J, speeds or believed_speeds(view))
         chosen = np.array(list(type_of), dtype=np.int64)
     runs_J = np.zeros(len(held_J), dtype=bool)
     runs_J[chosen] = True
@@ -142,10 +154,12 @@ def _choose(view: Snapshot, order_J: Indices) -> Indices:
     return np.concatenate(chosen)
 
 
-def _choose_by_type(view: Snapshot, order_J: Indices) -> dict[int, str]:
+def _choose_by_type(view: Snapshot, order_J: Indices, speeds: Speeds) -> dict[int, str]:
     """The same over several GPU types, which it also returns.
 
-    Who runs keeps its type if it can; others take one with room, idle GPUs before someone else's.
+    A running job keeps its type if it can. Another takes idle GPUs if there are enough of one type: of several such
+    types the fastest for it, then that on which it spans the fewest nodes, then the one with the most. Else it takes
+    those of the job that comes last in the order, so that the least is disturbed.
     """
     columns, nodes = view.columns, view.node_columns
     idle = {t: int(nodes.free_N[nodes.type_N == kind].sum()) for kind, t in enumerate(nodes.gpu_types)}
@@ -154,6 +168,7 @@ def _choose_by_type(view: Snapshot, order_J: Indices) -> dict[int, str]:
     takeable_J = _takeable(view)
     for job in np.flatnonzero(columns.held_J > 0):
         left[type_of[columns.ids[job]]] += int(takeable_J[job])
+    largest, last = _largest_nodes(view), _last_in_order(view, order_J, takeable_J)
     chosen: dict[int, str] = {}
     for job in order_J:
         gpus, types = columns.demands[columns.demand_J[job]]
@@ -166,10 +181,42 @@ def _choose_by_type(view: Snapshot, order_J: Indices) -> dict[int, str]:
             continue
         if held and not columns.preemptible_J[job]:
             continue  # it cannot be displaced: those before it are of its kind
-        fitting = [option for option in types or nodes.gpu_types if option != own and left.get(option, 0) >= gpus]
+        fitting = [t for t in nodes.gpu_types if t != own and left[t] >= gpus and (not types or t in types)]
         if fitting:
-            best = next((option for option in fitting if idle[option] >= gpus), fitting[0])
+            speed, spans = speeds(columns.ids[job]), {t: -(-gpus // largest[t]) for t in fitting}
+            room = [t for t in fitting if idle[t] >= gpus]
+            first_hit = {t: 0 if room else _first_hit(last[t], gpus - idle[t]) for t in fitting}
+            best = min(room or fitting, key=lambda t: (-first_hit[t], -speed(t, spans[t]), spans[t], -idle[t]))
             chosen[int(job)] = best
             left[best] -= gpus
-            idle[best] -= gpus
+            idle[best] -= gpus  # below 0: what earlier jobs took of running ones
     return chosen
+
+
+def _last_in_order(view: Snapshot, order_J: Indices, takeable_J: Floats) -> dict[str, list[tuple[int, int]]]:
+    """By GPU type: (place in the order, GPUs) of the running jobs that may be displaced, the last one first."""
+    columns = view.columns
+    found: dict[str, list[tuple[int, int]]] = {gpu_type: [] for gpu_type in view.node_columns.gpu_types}
+    for place in range(len(order_J) - 1, -1, -1):
+        job = order_J[place]
+        if columns.held_J[job] > 0 and columns.preemptible_J[job]:
+            on = view.nodes[view.allocations[columns.ids[job]].nodes[0]].gpu_type
+            found[on].append((place, int(takeable_J[job])))
+    return found
+
+
+def _first_hit(running: list[tuple[int, int]], gpus: int) -> int:
+    """Place in the order of the first job that loses its GPUs if so many are taken, from the last job on."""
+    for place, held in running:
+        gpus -= held
+        if gpus <= 0:
+            return place
+    return -1
+
+
+def _largest_nodes(view: Snapshot) -> dict[str, int]:
+    """By GPU type, the most GPUs that one node has."""
+    largest: dict[str, int] = {}
+    for node in view.nodes.values():
+        largest[node.gpu_type] = max(node.gpus, largest.get(node.gpu_type, 0))
+    return largest

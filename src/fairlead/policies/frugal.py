@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
@@ -84,7 +85,6 @@ class Frugal:
     review_s: float = 15.0
     #: As the inner policy says.
     adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
     _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +94,10 @@ class Frugal:
             raise InvalidSpec(f"frugal: review_s is {self.review_s}; expected a finite number of at least 0")
         ScalingEfficiency(self.threshold)  # refuses what is no threshold
         object.__setattr__(self, "adapts", getattr(self.inner, "adapts", "nothing"))
-        object.__setattr__(self, "needs_oracle", bool(getattr(self.inner, "needs_oracle", False)))
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        return needs_of(self.inner)
 
     def plan(self, view: Snapshot) -> Plan:
         elastic = [job for job in view.jobs.values() if job.spec.least < job.spec.most]

@@ -8,7 +8,7 @@ more than Optimus would. A job keeps its place as long as it keeps its number of
 GPUs first, to the emptiest nodes.
 
 A job runs on one GPU type at a time, so each type is shared out among its own jobs. Those that wait go where the fewest
-jobs are for each GPU.
+jobs are for each GPU; a GPU that is stated to be twice as fast (`Node.speed`) counts twice.
 """
 
 from __future__ import annotations
@@ -16,24 +16,27 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Snapshot, StepOracle
-from fairlead.core.types import Allocation, Job, Plan, Reason
+from fairlead.core.types import Allocation, Job, Plan
+from fairlead.policies.gpu_speeds import stated_speeds
 from fairlead.policies.placing import realise
-from fairlead.policies.reasons import Reasons, queued_reasons
+from fairlead.policies.reasons import Reasons, served_reasons
 from fairlead.policies.spreading import Counts, Ints, take_emptiest
+from fairlead.policies.wait_reason import Discipline
 
 
 @dataclass(frozen=True)
 class Optimus:
     """One GPU after another goes where it shortens a job most; jobs keep their batch."""
 
-    needs_oracle: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.ORACLE})
     #: Jobs may change their number of GPUs, and nothing else.
     adapts: ClassVar[str] = "gpus"
 
@@ -117,10 +120,11 @@ def _pools(view: Snapshot) -> dict[str, list[Job]]:
     for job in view.jobs.values():
         if job.allocation:
             pools[view.nodes[job.allocation.nodes[0]].gpu_type].append(job)
-        elif fitting := [t for t in job.spec.gpu_types or room if room.get(t, 0) >= job.spec.least]:
+        elif fitting := [t for t in room if room[t] >= job.spec.least and t in (job.spec.gpu_types or room)]:
             waiting.append((job, fitting))
+    speed = stated_speeds(view)
     for job, fitting in waiting:
-        pools[min(fitting, key=lambda t: len(pools[t]) / room[t])].append(job)
+        pools[min(fitting, key=lambda t: len(pools[t]) / (room[t] * speed.get(t, 1.0)))].append(job)
     place = {job_id: number for number, job_id in enumerate(view.jobs)}
     return {gpu_type: sorted(jobs, key=lambda job: place[job.id]) for gpu_type, jobs in pools.items()}
 
@@ -144,8 +148,11 @@ def _oracle(view: Snapshot) -> StepOracle:
 
 
 def _reasons(view: Snapshot, allocations: Mapping[str, Allocation]) -> Reasons:
-    def explain(job: Job) -> Reason:
-        fewest = replace(job, spec=replace(job.spec, gpus=job.spec.least))  # what it waits for
-        return queued_reasons(replace(view, jobs={job.id: fewest}), allocations, "largest gain first")[job.id]
-
-    return Reasons(view, explain)
+    """The fewest GPUs that each job can run on come first, and a job waits for those."""
+    discipline = Discipline(
+        "fewest GPUs needed, then order of arrival",
+        order=lambda: sorted(view.jobs, key=lambda job_id: view.jobs[job_id].spec.least),
+        preempts=True,
+        resizes=True,
+    )
+    return served_reasons(view, allocations, discipline)

@@ -41,9 +41,9 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Phase, Plan
 from fairlead.policies.allocator import Problem, allocate
 from fairlead.policies.appraising import Appraiser, work_left
-from fairlead.policies.explaining import weighed_reasons
+from fairlead.policies.explaining import shut_reasons, weighed_reasons
 from fairlead.policies.placing import realise
-from fairlead.policies.reasons import queued_reasons
+from fairlead.policies.weighed_wait import Rules, Standing
 from fairlead.policies.weighing import Choices, choices
 
 Floats = NDArray[np.float64]
@@ -92,7 +92,7 @@ class Pilot:
 
     def plan(self, view: Snapshot) -> Plan:
         if not view.jobs or not any(node.open for node in view.nodes.values()):
-            return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "by goodput"))
+            return Plan(dict(view.allocations), shut_reasons(view))
         options = choices(view, self._appraiser, reach=1, lore=self.lore)
         worth_J = _worth(options) * np.array([job.spec.weight for job in options.jobs])
         left_J = np.array([self._left(view, j, options) for j in range(len(options.jobs))])
@@ -114,21 +114,24 @@ class Pilot:
 
         problem = options.problem(cost, moved=moved, idle_J=np.zeros(len(weight_J)))
         problem = replace(problem, scale=float((weight_J * highest_J).sum()))
-        behind_J = self._serve_first(view, options, problem, LEASE * pause_J)
+        lease_J = LEASE * pause_J
+        behind_J = self._serve_first(view, options, problem, lease_J)
         answer = allocate(problem)
         # Who cannot run on what there is would be furthest behind in the end, and nobody else would run.
         finite_JTS = np.isfinite(np.minimum(problem.one_JTS, problem.many_JTS)) & (problem.sizes_S > 0)
+        reserved = None
         first = int(np.where(finite_JTS.any(axis=(1, 2)), behind_J, -np.inf).argmax())
         if behind_J[first] > 0.0 and not answer.where[first] and not options.jobs[first].allocation:
-            problem = _reserved(problem, first)
+            problem, reserved = _reserved(problem, first), options.jobs[first].id
             answer = allocate(problem)
         allocations = realise(view, [job.id for job in options.jobs], answer.where)
+        rules = Rules(lambda job_id: self._standing(view.now, options.jobs, job_id, lease_J, behind_J), reserved)
         earned, possible = -answer.cost, -answer.bound
         return Plan(
             allocations,
-            weighed_reasons(view, allocations, options, problem),
+            weighed_reasons(view, allocations, options, problem, rules=rules),
             bound=min(1.0, max(0.0, 1.0 - earned / possible)) if possible > 0.0 else None,
-            review_at=self._review_at(view, options, allocations),
+            review_at=self._review_at(view, options, allocations, _Turns(behind_J, lease_J)),
         )
 
     def _left(self, view: Snapshot, j: int, options: Choices) -> float:
@@ -165,20 +168,66 @@ class Pilot:
             _add_price(problem, j, BEHIND * urgency * np.maximum(0, enough - problem.sizes_S))
         return np.asarray(behind_J)
 
-    def _review_at(self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation]) -> float:
-        """Soon, while a job waits, or one that runs could have more GPUs once it is measured on those it has."""
+    def _standing(
+        self, now: float, jobs: Sequence[Job], job_id: str, lease_J: Floats, behind_J: Floats
+    ) -> Standing | None:
+        """What the floor owes a job: as `_serve_first` has it."""
+        j = next(j for j, job in enumerate(jobs) if job.id == job_id)
+        left_s = float(lease_J[j]) - (now - jobs[j].since)
+        if self.floor and jobs[j].allocation and left_s > 0.0:
+            return Standing(lease_s=left_s)
+        return Standing(behind_gpu_s=float(behind_J[j])) if behind_J[j] > 0.0 else None
+
+    def _review_at(
+        self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation], turns: _Turns
+    ) -> float:
+        """Soon, while a job waits, or one that runs could have more GPUs once it is measured on those it has.
+
+        If no job can change its size there is nothing to be learned: then when a job's turn comes, if ever.
+        """
         if not self.review_s:
             return math.inf
+        rigid = all(job.spec.least == job.spec.most for job in options.jobs)
         for job, by_type in zip(options.jobs, options.appraisals, strict=True):
             allocation = allocations.get(job.id)
             if allocation is None:
-                if any(job.spec.least <= appraisal.most for appraisal in by_type.values()):
-                    return view.now + self.review_s  # it may be behind by then
+                if any(job.spec.least <= appraisal.most for appraisal in by_type.values()):  # it may be behind by then
+                    return self._next_turn(view, options, allocations, turns) if rigid else view.now + self.review_s
                 continue
             appraisal = by_type[view.nodes[allocation.nodes[0]].gpu_type]
-            if appraisal.fit is None or allocation.total == appraisal.most < job.spec.most:
+            if not rigid and (appraisal.fit is None or allocation.total == appraisal.most < job.spec.most):
                 return view.now + self.review_s
         return math.inf
+
+    def _next_turn(
+        self, view: Snapshot, options: Choices, allocations: Mapping[str, Allocation], turns: _Turns
+    ) -> float:
+        """When the plan for jobs that cannot be resized may change though nothing happens: a job falls behind, or a
+        lease ends. Until then time only speaks for those that run: they have less left. In whole multiples of
+        `review_s`, as if it had looked all the time."""
+        share = options.gpus / len(options.jobs)
+        first_s = math.inf
+        for job, behind, lease_s in zip(options.jobs, turns.behind_J, turns.lease_J, strict=True):
+            holds = allocations[job.id].total if job.id in allocations else 0
+            begun = view.now if allocations.get(job.id) != job.allocation else job.since
+            left_s = begun + lease_s - view.now
+            if self.floor and holds and left_s > 0.0:
+                first_s = min(first_s, left_s)
+            elif behind > 0.0 and holds:
+                first_s = 0.0  # until it has caught up, it and a waiting job may change places at any time
+            elif behind <= 0.0 and self.floor * share > holds:
+                first_s = min(first_s, -behind / (self.floor * share - holds))
+        return (
+            view.now + self.review_s * max(1.0, math.ceil(first_s / self.review_s)) if first_s < math.inf else first_s
+        )
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """How far behind each job is, in GPU-seconds, and how long each may keep GPUs it was given."""
+
+    behind_J: Floats
+    lease_J: Floats
 
 
 def _add_price(problem: Problem, j: int, lacking_S: Floats) -> None:

@@ -1,6 +1,10 @@
 """Where: from "four GPUs" to which four. Fewest nodes first, and the tightest node that fits, to keep gaps whole.
 
-Legend: N nodes in order of joining.
+Of several GPU types with room the fastest is taken, as far as that is known (`gpu_speeds.py`); then the one on which
+the job spans the fewest nodes; then the one with the most free GPUs; and of equal ones the first in the order of the
+snapshot, which names and lists have no part in (`core.node_order`).
+
+Legend: N nodes in the order of the snapshot.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import numpy as np
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation
+from fairlead.policies.gpu_speeds import SpeedOn, equal_speeds
 
 #: More GPUs than any node has.
 _NEVER = np.iinfo(np.int64).max
@@ -35,12 +40,16 @@ class Room:
         """The most GPUs one job that accepts these types could get: they are never mixed."""
         return max((self._free.get(t, 0) for t in types or self._types), default=0)
 
-    def take(self, gpus: int, types: tuple[str, ...] = ()) -> Allocation | None:
-        """So many GPUs of one accepted type, on the fewest nodes; None if there are not enough."""
-        fitting = [t for t in types or self._types if self._free.get(t, 0) >= gpus]
+    def take(self, gpus: int, types: tuple[str, ...] = (), speed: SpeedOn = equal_speeds) -> Allocation | None:
+        """So many GPUs of one accepted type, on the fewest nodes; None if there are not enough.
+
+        `speed` is that of the job on each type.
+        """
+        fitting = [t for t in self._types if self._free[t] >= gpus and (not types or t in types)]
         if not fitting:
             return None
-        rows, gpu_type = min(((self._nodes_for(gpus, t), t) for t in fitting), key=lambda option: len(option[0]))
+        options = [(self._nodes_for(gpus, t), t) for t in fitting]
+        rows, gpu_type = min(options, key=lambda it: (-speed(it[1], len(it[0])), len(it[0]), -self._free[it[1]]))
         shares: dict[str, list[int]] = {}
         left = gpus
         for row in rows:

@@ -24,10 +24,9 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Plan
 from fairlead.policies.allocator import allocate, costs_of, mean_of
 from fairlead.policies.appraising import Appraiser
-from fairlead.policies.explaining import weighed_reasons
+from fairlead.policies.explaining import shut_reasons, weighed_reasons
 from fairlead.policies.genetic import evolve
 from fairlead.policies.placing import realise
-from fairlead.policies.reasons import queued_reasons
 from fairlead.policies.weighing import Choices, choices
 
 
@@ -62,7 +61,7 @@ class Pollux:
     def plan(self, view: Snapshot) -> Plan:
         nodes = sum(node.open for node in view.nodes.values())
         if not view.jobs or not nodes:
-            return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "by goodput"))
+            return Plan(dict(view.allocations), shut_reasons(view))
         fair = -(-sum(node.gpus for node in view.nodes.values() if node.open) // len(view.jobs))
         options = choices(view, self._appraiser, reach=fair, lore=False)
         fair_J = _fair_goodput(options, fair)

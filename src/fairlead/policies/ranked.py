@@ -11,10 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Plan
 from fairlead.policies.filling import run_first
+from fairlead.policies.gpu_speeds import Speeds, check_gpu_type, speeds_by
 from fairlead.policies.reasons import queued_reasons
 
 
@@ -22,34 +24,65 @@ from fairlead.policies.reasons import queued_reasons
 class FewestGpus:
     """Jobs that ask for the fewest GPUs go first; among equals, order of arrival. A large job can wait for ever."""
 
+    #: Of several GPU types with room: `fastest`, the one believed fastest for the job, or `any`, which is drawn.
+    gpu_type: str = "fastest"
+    #: Of that draw.
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_gpu_type("smallest", self.gpu_type, self.seed)
+
     def plan(self, view: Snapshot) -> Plan:
-        return _ranked(view, view.columns.gpus_J, "fewest GPUs first")
+        speeds = speeds_by(self.gpu_type, self.seed, view)
+        return _ranked(view, view.columns.gpus_J, "fewest GPUs first", speeds)
 
 
 @dataclass(frozen=True)
 class ShortestRemainingTimeOracle:
     """The job with the least true remaining time goes first."""
 
-    needs_oracle: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.ORACLE})
+
+    #: Of several GPU types with room: `fastest`, the one believed fastest for the job, or `any`, which is drawn.
+    gpu_type: str = "fastest"
+    #: Of that draw.
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_gpu_type("srtf", self.gpu_type, self.seed)
 
     def plan(self, view: Snapshot) -> Plan:
-        return _ranked(view, _remaining_s(view, "srtf"), "shortest remaining time first")
+        speeds = speeds_by(self.gpu_type, self.seed, view)
+        return _ranked(view, _remaining_s(view, "srtf"), "shortest remaining time first", speeds)
 
 
 @dataclass(frozen=True)
 class ShortestRemainingGpuTimeOracle:
     """The job with the least true remaining time x GPUs goes first."""
 
-    needs_oracle: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Capability]] = frozenset({Capability.ORACLE})
+
+    #: Of several GPU types with room: `fastest`, the one believed fastest for the job, or `any`, which is drawn.
+    gpu_type: str = "fastest"
+    #: Of that draw.
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_gpu_type("srtf-gpu", self.gpu_type, self.seed)
 
     def plan(self, view: Snapshot) -> Plan:
         remaining = _remaining_s(view, "srtf-gpu") * view.columns.gpus_J
-        return _ranked(view, remaining, "shortest remaining GPU-time first")
+        speeds = speeds_by(self.gpu_type, self.seed, view)
+        return _ranked(view, remaining, "shortest remaining GPU-time first", speeds)
 
 
-def _ranked(view: Snapshot, rank_J: Floats, rule: str) -> Plan:
-    allocations, _ = run_first(view, np.argsort(rank_J, kind="stable"))
-    return Plan(allocations, queued_reasons(view, allocations, rule))
+def _ranked(view: Snapshot, rank_J: Floats, rule: str, speeds: Speeds) -> Plan:
+    order_J = np.argsort(rank_J, kind="stable")
+    allocations, _ = run_first(view, order_J, speeds=speeds)
+    reasons = queued_reasons(
+        view, allocations, rule, order=lambda: [view.columns.ids[job] for job in order_J], preempts=True
+    )
+    return Plan(allocations, reasons)
 
 
 def _remaining_s(view: Snapshot, name: str) -> Floats:

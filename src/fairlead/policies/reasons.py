@@ -1,12 +1,16 @@
-"""Why: one reason for every live job, computed only for those somebody asks about."""
+"""Why: one reason for every live job, computed when it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Reason
-from fairlead.core.wording import are, counted
+from fairlead.core.wording import counted
+from fairlead.policies.wait_reason import Discipline, Waits
+
+#: The job keeps or gets GPUs.
+PLACED = "placed"
 
 
 class Reasons(Mapping[str, Reason]):
@@ -25,39 +29,31 @@ class Reasons(Mapping[str, Reason]):
         return len(self._view.jobs)
 
 
-def queued_reasons(view: Snapshot, allocations: Mapping[str, Allocation], rule: str) -> Reasons:
-    """Reasons of a policy that serves a queue: who runs, and what the others wait for. `rule` orders the queue."""
+def queued_reasons(
+    view: Snapshot,
+    allocations: Mapping[str, Allocation],
+    rule: str,
+    *,
+    order: Callable[[], Sequence[str]] | None = None,
+    preempts: bool = False,
+) -> Reasons:
+    """Reasons of a policy that gives each job what it asked for, in an order. `rule` names the order in a few words.
+
+    `order` gives the ids of the live jobs in that order, so that a job which waits is told which jobs are ahead of it;
+    `preempts` says that jobs which come later lose their GPUs to those that come earlier.
+    """
+    return served_reasons(view, allocations, Discipline(rule, order, preempts))
+
+
+def served_reasons(view: Snapshot, allocations: Mapping[str, Allocation], discipline: Discipline) -> Reasons:
+    """The same of a policy with any discipline."""
+    waits = Waits(view, allocations, discipline)
 
     def explain(job: Job) -> Reason:
         allocation = allocations.get(job.id)
-        needs = f"needs {counted(job.spec.gpus, 'GPU')}"
-        if allocation is not None:
-            verb, gpus = "keeps" if job.allocation == allocation else "gets", allocation.total
-            return Reason("placed", f"{verb} {counted(gpus, 'GPU')}: {allocation}", {"gpus": gpus})
-        total, free = _most_gpus(view, allocations, job)
-        if total < job.spec.gpus:
-            code, text = "too-large", f"{needs}; the nodes open to it have {total}"
-        elif job.allocation:
-            code, text = "preempted", f"gives its {counted(job.allocation.total, 'GPU')} to jobs that go first ({rule})"
-        elif free >= job.spec.gpus:
-            code, text = "behind", f"{needs} and {free} {are(free)} free, but jobs ahead of it wait ({rule})"
-        else:
-            code, text = "waiting", f"{needs}, {free} {are(free)} free ({rule})"
-        return Reason(code, text, {"needs": job.spec.gpus, "free": free, "total": total})
+        if allocation is None:
+            return waits.reason(job)
+        verb, gpus = "keeps" if job.allocation == allocation else "gets", allocation.total
+        return Reason(PLACED, f"{verb} {counted(gpus, 'GPU')}: {allocation}", {"gpus": gpus})
 
     return Reasons(view, explain)
-
-
-def _most_gpus(view: Snapshot, allocations: Mapping[str, Allocation], job: Job) -> tuple[int, int]:
-    """GPUs of one type the job accepts, on open nodes: the most there are, and the most that are free."""
-    total: dict[str, int] = {}
-    for node in view.nodes.values():
-        if node.open and (not job.spec.gpu_types or node.gpu_type in job.spec.gpu_types):
-            total[node.gpu_type] = total.get(node.gpu_type, 0) + node.gpus
-    free = dict(total)
-    for allocation in allocations.values():
-        for node_id, gpus in allocation:
-            node = view.nodes[node_id]
-            if node.open and node.gpu_type in free:
-                free[node.gpu_type] -= len(gpus)
-    return max(total.values(), default=0), max(free.values(), default=0)

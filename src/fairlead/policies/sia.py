@@ -39,10 +39,9 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Phase, Plan
 from fairlead.policies.allocator import Answer, Problem, allocate, place, sizing_costs
 from fairlead.policies.appraising import Appraiser
-from fairlead.policies.explaining import weighed_reasons
+from fairlead.policies.explaining import shut_reasons, weighed_reasons
 from fairlead.policies.placing import realise
 from fairlead.policies.programme import programmed
-from fairlead.policies.reasons import queued_reasons
 from fairlead.policies.weighing import Choices, choices, fewest
 
 Floats = NDArray[np.float64]
@@ -94,7 +93,7 @@ class Sia:
 
     def plan(self, view: Snapshot) -> Plan:
         if not view.jobs or not any(node.open for node in view.nodes.values()):
-            return Plan(dict(view.allocations), queued_reasons(view, view.allocations, "no node is open"))
+            return Plan(dict(view.allocations), shut_reasons(view))
         options = configured(choices(view, self._appraiser, reach=1, lore=False))
         problem = self.problem(view.now, options)
         answer = solve(problem, time_limit_s=self.time_limit_s) if self.search == "milp" else allocate(problem)

@@ -2,7 +2,7 @@
 
 What the schedulers that came with Pollux do. Compare `placing.py`, which keeps gaps whole.
 
-Legend: N nodes in order of joining.
+Legend: N nodes in the order of the snapshot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairlead.policies.placing import realise
 
 Ints = NDArray[np.int64]
 
-#: GPUs by node, as its place in the order of joining.
+#: GPUs by node, as its place in the order of the snapshot.
 Counts = dict[int, int]
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Columns, Floats, Snapshot
 from fairlead.core.types import Allocation, Job, Plan, Reason
 from fairlead.policies.filling import Indices, all_fit, run_first
+from fairlead.policies.gpu_speeds import check_gpu_type, speeds_by
 from fairlead.policies.reasons import Reasons, queued_reasons
 from fairlead.policies.spreading import spread
 
@@ -50,6 +51,10 @@ class Tiresias:
     service: str = "run"
     #: Where a job starts: `tight`, on the fewest nodes and in the tightest gap, or `spread`, on the emptiest nodes.
     placing: str = "tight"
+    #: Of several GPU types with room: `fastest`, the one believed fastest for the job, or `any`, which is drawn.
+    gpu_type: str = "fastest"
+    #: Of that draw.
+    seed: int = 0
     #: Service forgiven at a promotion. If this memory is lost, promotions are.
     _forgiven: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     #: With `entry`, the queue each job was last seen in and its turn there. If this memory is lost, turns are taken
@@ -62,6 +67,7 @@ class Tiresias:
             raise InvalidSpec(f"tiresias: thresholds are {self.thresholds}; expected positive numbers that rise")
         if not 0 <= self.promote < math.inf:
             raise InvalidSpec(f"tiresias: promote is {self.promote}; expected a number of at least 0")
+        check_gpu_type("tiresias", self.gpu_type, self.seed)
         for option, allowed in _CHOICES.items():
             if getattr(self, option) not in allowed:
                 raise InvalidSpec(f"tiresias: {option} is {getattr(self, option)!r}; expected {' or '.join(allowed)}")
@@ -69,7 +75,7 @@ class Tiresias:
     def plan(self, view: Snapshot) -> Plan:
         everyone = all_fit(view) if self.within == "running" and self.placing == "tight" else None
         if everyone is not None:  # then it does not matter who is in which queue
-            return Plan(everyone, self._reasons(view, everyone))
+            return Plan(everyone, self._reasons(view, everyone, None))
         columns = view.columns
         service_J = self._remembered(view) if self.promote else self._service(view)
         limits = self._limits
@@ -78,14 +84,14 @@ class Tiresias:
             order_J = self._in_turn(columns, queue_J)
         else:
             order_J = _order(columns, queue_J, service_J - limits[queue_J], view.now)
-        allocations, chosen = run_first(view, order_J)
+        allocations, chosen = run_first(view, order_J, speeds=speeds_by(self.gpu_type, self.seed, view))
         if self.placing == "spread":
             allocations = spread(view, allocations, [columns.ids[job] for job in chosen])
         fall_in_s = (limits[queue_J[chosen] + 1] - service_J[chosen]) / columns.gpus_J[chosen]
         review_at = view.now + float(fall_in_s.min(initial=math.inf))
         if self.promote:
             review_at = min(review_at, float(self._promotion_at(columns, service_J, queue_J).min(initial=math.inf)))
-        return Plan(allocations, self._reasons(view, allocations), review_at=review_at)
+        return Plan(allocations, self._reasons(view, allocations, order_J), review_at=review_at)
 
     def _service(self, view: Snapshot) -> Floats:
         if self.service == "held":
@@ -114,8 +120,9 @@ class Tiresias:
     def _queue(self, service: Floats) -> Indices:
         return np.searchsorted(self._limits, service + _TOLERANCE_GPU_S, side="right") - 1
 
-    def _reasons(self, view: Snapshot, allocations: Mapping[str, Allocation]) -> Reasons:
-        reasons = queued_reasons(view, allocations, "least attained service first")
+    def _reasons(self, view: Snapshot, allocations: Mapping[str, Allocation], order_J: Indices | None) -> Reasons:
+        order = None if order_J is None else lambda: [view.columns.ids[job] for job in order_J]
+        reasons = queued_reasons(view, allocations, "least attained service first", order=order, preempts=True)
         forgiven = self._forgiven.copy()  # as of now: a reason may be read later
 
         def explain(job: Job) -> Reason:
@@ -124,7 +131,7 @@ class Tiresias:
             queue = int(self._queue(np.array(service))) + 1
             why = reasons[job.id]
             text = f"{why.text}; queue {queue} of {len(self.thresholds) + 1} after {service:.0f} GPU-s"
-            return Reason(why.code, text, {**why.numbers, "queue": queue, "service_gpu_s": service})
+            return replace(why, text=text, numbers={**why.numbers, "queue": queue, "service_gpu_s": service})
 
         return Reasons(view, explain)
 

@@ -15,9 +15,11 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fairlead.backends.machine import CAN
+from fairlead.core.capability import require
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
-from fairlead.core.loop import Cadence
+from fairlead.core.loop import Cadence, Policy
 from fairlead.plugins import make_policy
 from fairlead.policies.middleware.queues import Queue
 from fairlead.server.keys import (
@@ -48,6 +50,13 @@ PREFIX = "FAIRLEAD_"
 DEFAULT = "default"
 
 
+def make_live_policy(text: str) -> Policy:
+    """A policy that can decide for this machine. Raises InvalidSpec for one that needs what cannot be done here."""
+    policy = make_policy(text)
+    require(policy, CAN, name=text, world="a live server on this machine")
+    return policy
+
+
 # -- the keys ----------------------------------------------------------------------------------------------------------
 
 
@@ -67,6 +76,12 @@ class ServerKeys:
     https: bool = key(False, flag())
     #: Bytes of a request.
     max_body: int = key(2**20, size(2**10, 2**30))
+    #: Connections that are open at the same time; fewer, if the limit of open files is low.
+    max_connections: int = key(2000, whole(1, 10**6))
+    #: For the headers of a request, for its body, and between two requests of a connection.
+    header_timeout: float = key(10.0, duration(0.1, 3600.0))
+    body_timeout: float = key(30.0, duration(0.1, 3600.0))
+    idle_timeout: float = key(15.0, duration(0.1, 3600.0))
     #: Requests of each user in a second.
     rate: float = key(300.0, number(above=0.0))
 
@@ -87,7 +102,7 @@ class ClusterKeys:
 class SchedulerKeys:
     """How GPUs are shared."""
 
-    policy: str = key("pilot", checked(make_policy, "a policy, see `fairlead policies`"))
+    policy: str = key("pilot", checked(make_live_policy, "a policy, see `fairlead policies`"))
     cadence: str = key("event+10s", checked(Cadence.parse, "event, 60s or event+60s"))
     #: A job that was started is left alone for so long.
     minimum_run: float = key(30.0, duration())

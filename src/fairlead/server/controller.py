@@ -11,10 +11,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fairlead.backends.identity import Identity
 from fairlead.backends.inbox import Clock, Inbox
 from fairlead.backends.local import LocalBackend
 from fairlead.backends.machine import Machine
@@ -38,11 +40,12 @@ from fairlead.core.messages import (
 from fairlead.core.state import State
 from fairlead.core.types import Job, JobSpec, Phase
 from fairlead.core.usage import HALF_LIFE_S
-from fairlead.plugins import make_policy
 from fairlead.policies.middleware import Queue, receipt, standard
 from fairlead.server.clerk import Clerk
+from fairlead.server.config import make_live_policy
 from fairlead.server.journal import SqlJournal, recover
 from fairlead.server.launching import LaunchRules, task_of
+from fairlead.server.lock_waits import LockWaits
 from fairlead.server.notes import PREEMPTED
 from fairlead.server.published import Published
 from fairlead.server.reasons import ITSELF
@@ -76,7 +79,7 @@ class ControlOptions:
     def make_policy(self) -> Policy:
         """One that has seen nothing: the loop's own, and one for each forecast."""
         return standard(
-            make_policy(self.policy),
+            make_live_policy(self.policy),
             self.queues,
             minimum_run_s=self.minimum_run_s,
             lead_s=self.drain_lead_s,
@@ -89,18 +92,21 @@ class Controller:
 
     def __init__(self, store: Store, machine: Machine, root: Path, options: ControlOptions) -> None:
         self._store, self._machine, self._root, self.options = store, machine, root, options
-        self._policy = SteadyPolicy(options.make_policy())
+        self._policy = SteadyPolicy(options.make_policy(), can=LocalBackend.can)
         self._cadence = Cadence.parse(options.cadence)
         self._clerk = Clerk()
         self._closing = threading.Event()
         self._changed = threading.Condition()
         self._published = Published(0, 0.0, {}, {}, {})
+        self._lock_waits = LockWaits()
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._turn, name="fairlead-loop", daemon=True)
         self._ended: set[str] = set()
         self._receipts: dict[str, dict[str, str]] = {}
         self._snapshot_seq = self._decisions = 0
         self.ready = False
+        #: What a person should know of the start.
+        self.notices: list[str] = []
         #: Called by the loop's thread after each turn: how long events had waited, and how long it took to decide.
         self.on_turn: Callable[[float, float | None], None] = lambda lag_s, decision_s: None  # noqa: ARG005
 
@@ -125,6 +131,7 @@ class Controller:
             prepare=self._prepare,
             on_note=self._note,
             why_stopped=lambda job: self._receipts.pop(job, {}),
+            identify=self._identifier(),
         )
         self._clerk.start()
         self._take_up(marks := self._store.marks())
@@ -157,11 +164,14 @@ class Controller:
     def _take_up(self, marks: dict[str, str]) -> None:
         """What runs, and what this machine has, as it is and not as it was."""
         state, now = self._state, self._clock.now()
+        for line in self.backend.sweep():
+            log.warning("%s", line)
         self._remember(int(marks.get(MARK, "0")))
         for start in self.backend.strays(state.live.values()):
             # It was started, but the journal has lost that.
             state.issue(start)
             self._journal.append(start)
+        self.notices += self.backend.end_unclaimed(state.live.values(), grace_s=self.options.launch.grace_s)
         present = {node.id: node for node in self._machine.nodes}
         events: list[Event] = []
         for node in state.nodes.values():
@@ -176,6 +186,9 @@ class Controller:
             if gpus or (node_id in state.nodes and state.nodes[node_id].outside):
                 events.append(OutsidersSeen(now, node_id, gpus))
         self._inbox.put(events)
+        for job in state.live.values():
+            if job.attempt and job.phase is not Phase.PENDING:
+                self._lock_waits.recall(self._store, job.id)
         for line in self.backend.attach(state.live.values(), marks):
             log.info("%s", line)
         self._ended = set(state.finished)
@@ -186,7 +199,8 @@ class Controller:
         would be to give their GPUs to others. That they are submitted again, by their requests, is passed over."""
         for request in self._store.requests(after):
             ids = request.body["ids"] if request.kind == "submit" else ()
-            for row in self._store.jobs([each for each in ids if self.backend.files(each, 1).start.exists()]).values():
+            begun = [each for each in ids if self.backend.files(each, 1).start.exists() and self.backend.owns(each, 1)]
+            for row in self._store.jobs(begun).values():
                 nodes = self._machine.nodes
                 spec = spec_of(request_of(row), job_id=row.id, user=row.user, at=row.submitted_at, nodes=nodes)
                 if self._state.apply(event := JobSubmitted(self._clock.now(), spec)):
@@ -236,17 +250,18 @@ class Controller:
 
     def _publish(self, seq: int) -> None:
         state = self._state
-        published = Published(
-            seq=seq,
-            now=state.now,
-            live=state.live.copy(),
-            finished=state.finished.copy(),
-            nodes=state.nodes.copy(),
-            view=self._policy.view,
-            plan=self._policy.last,
-        )
-        with self._changed:
-            self._published = published
+        with self._changed:  # the backend's thread may hear of a lock meanwhile
+            self._lock_waits.forget_all_but(state.live)
+            self._published = Published(
+                seq=seq,
+                now=state.now,
+                live=state.live.copy(),
+                finished=state.finished.copy(),
+                nodes=state.nodes.copy(),
+                view=self._policy.view,
+                plan=self._policy.last,
+                lock_waits=self._lock_waits.current,
+            )
             self._changed.notify_all()
 
     def _note_ends(self) -> None:
@@ -279,6 +294,17 @@ class Controller:
 
     # -- what the backend asks -----------------------------------------------------------------------------------
 
+    def _identifier(self) -> Callable[[str], Identity]:
+        """What a job's directory has to carry. It never changes, and is asked for with each look at a log."""
+        cluster = self._store.identity()
+
+        @lru_cache(maxsize=10_000)
+        def identify(job: str) -> Identity:
+            row = self._store.job(job)
+            return Identity(cluster, job, None if row is None else row.submission)
+
+        return identify
+
     def _prepare(self, start: Start) -> Task:
         row = self._store.job(start.job)
         if row is None:
@@ -289,6 +315,9 @@ class Controller:
 
     def _note(self, job: str, at: float, note: dict[str, Any]) -> None:
         kind = str(note.pop("what", "note"))
+        with self._changed:
+            if self._lock_waits.hear(job, at, kind, note):
+                self._published = replace(self._published, lock_waits=self._lock_waits.current)
         if kind not in _UNTOLD:
             self._clerk.hand(lambda: self._store.note([job], kind, at, note))
 

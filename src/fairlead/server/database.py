@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -184,20 +185,34 @@ class Postgres:
         self._writers.dispose()
 
 
-def find_database(url: str) -> Database:
-    """The database of an SQLAlchemy URL, with all its tables in place."""
+def open_database(url: str) -> Sqlite | Postgres:
+    """The database of an SQLAlchemy URL, as it is. A file that is not there is made, and is empty."""
+    parsed = _parse(url)
+    if (path := sqlite_path(url)) is not None:
+        return Sqlite(path)
+    if parsed.get_backend_name() == "postgresql":
+        return Postgres(parsed.set(drivername="postgresql+psycopg"))
+    raise InvalidSpec(f"database {parsed.render_as_string(hide_password=True)!r} is not supported; use {_EXAMPLES}")
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file that a URL names; None if it names no file."""
+    parsed = _parse(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database and parsed.database != ":memory:" and not parsed.query:
+        return Path(parsed.database).absolute()
+    return None
+
+
+def _parse(url: str) -> URL:
     try:
-        parsed = make_url(url)
+        return make_url(url)
     except ArgumentError:
         raise InvalidSpec(f"a database URL is like {_EXAMPLES}; what was given cannot be read") from None
-    kind = parsed.get_backend_name()
-    database: Database
-    if kind == "sqlite" and parsed.database and parsed.database != ":memory:" and not parsed.query:
-        database = Sqlite(Path(parsed.database).absolute())
-    elif kind == "postgresql":
-        database = Postgres(parsed.set(drivername="postgresql+psycopg"))
-    else:
-        raise InvalidSpec(f"database {parsed.render_as_string(hide_password=True)!r} is not supported; use {_EXAMPLES}")
+
+
+def find_database(url: str) -> Database:
+    """The same, with all its tables in place."""
+    database = open_database(url)
     try:
         _migrate(database)
     except SQLAlchemyError as error:
@@ -224,6 +239,16 @@ def _migrate(database: Database) -> None:
             connection.exec_driver_sql("ROLLBACK")
             raise
         connection.exec_driver_sql("COMMIT")
+
+
+def taken(database: Database, connection: Connection) -> BackendError:
+    """What to say to a second controller."""
+    who, since = connection.exec_driver_sql("SELECT who, since FROM controller").one()
+    at = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return BackendError(
+        f"another controller uses database {database.name}: {who}, since {at}. There can be only one: stop that one "
+        "first, or give this one a database of its own"
+    )
 
 
 def is_disk_full(error: BaseException) -> bool:

@@ -14,15 +14,27 @@ import os
 import pwd
 import stat
 import time
+import uuid
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fairlead.backends.files import AttemptFiles
 from fairlead.core.errors import BackendError, InvalidSpec
+from fairlead.server.identity import ClusterFile, DirectoryRecord
 
 #: What may be in it. Anything else means that it was meant for something else.
-FILES = ("config.toml", "fairlead.db", "jobs", "server.json", "server.lock", "server.log", "token")
+FILES = (
+    "cluster.json",
+    "config.toml",
+    "fairlead.db",
+    "job-number",
+    "jobs",
+    "server.json",
+    "server.lock",
+    "server.log",
+    "token",
+)
 
 #: How often, and after how long, a lock is tried again that somebody may hold for a moment.
 _TRIES, _PAUSE_S = 20, 0.05
@@ -68,6 +80,14 @@ class Directory:
     @property
     def jobs(self) -> Path:
         return self.path / "jobs"
+
+    @property
+    def cluster(self) -> Path:
+        return self.path / "cluster.json"
+
+    @property
+    def job_number(self) -> Path:
+        return self.path / "job-number"
 
     # -- making it --
 
@@ -214,6 +234,47 @@ class Directory:
         except OSError as error:
             raise BackendError(f"cannot write {path}: {error.strerror}") from None
 
+    # -- the cluster --
+
+    def record(self, *, options: str = "") -> DirectoryRecord:
+        """Which cluster it belongs to, and what it holds. `options`: see DirectoryRecord."""
+        numbers = [*self._job_numbers(), read_number(self.job_number)]
+        return DirectoryRecord(
+            path=self.path,
+            cluster=self.read_cluster(),
+            has_jobs=len(numbers) > 1,
+            highest=max(numbers),
+            options=options,
+        )
+
+    def _job_numbers(self) -> list[int]:
+        """Of the jobs that have a directory: that of 13.1 is 13."""
+        with contextlib.suppress(FileNotFoundError):
+            names = (name.partition(".")[0] for name in os.listdir(self.jobs))
+            return [int(name) for name in names if name.isdecimal()]
+        return []
+
+    def read_cluster(self) -> ClusterFile | None:
+        try:
+            return ClusterFile(**json.loads(self.cluster.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BackendError(f"cannot read {self.cluster}: {error.strerror}") from None
+        except (ValueError, TypeError):
+            raise BackendError(
+                f"{self.cluster}, which says to which cluster this state directory belongs, cannot be read; remove it, "
+                f"and say which database belongs here with `fairlead database adopt --state {self.path}`"
+            ) from None
+
+    def write_cluster(self, cluster: ClusterFile) -> None:
+        self._write(self.cluster, json.dumps(asdict(cluster)) + "\n")
+
+    def make_cluster(self, identity: str) -> ClusterFile:
+        """What it has to say from now on. Its own identity stays."""
+        known = self.read_cluster()
+        return ClusterFile(identity, known.directory if known is not None else str(uuid.uuid4()))
+
     # -- the log --
 
     def open_log(self) -> int:
@@ -226,6 +287,49 @@ class Directory:
             return os.open(self.log, flags, 0o600)
         except OSError as error:
             raise BackendError(f"cannot write {self.log}: {error.strerror}") from None
+
+
+class JobNumbers:
+    """The file with the highest number that was ever given to a job, for a database that knows less than that.
+
+    It is written with each submission, in place and without waiting for the disk: it outlives the process, and of what
+    a power cut takes from it, jobs that were started have a directory, and the database has the rest.
+    """
+
+    _WIDTH = 19
+
+    def __init__(self, path: Path, highest: int) -> None:
+        self._path, self._highest = path, highest
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._put()
+            os.fsync(self._handle)
+        except OSError as error:
+            raise BackendError(f"cannot write {path}: {error.strerror}") from None
+
+    def note(self, number: int) -> None:
+        """Before it is given. Raises BackendError."""
+        if number > self._highest:
+            self._highest = number
+            try:
+                self._put()
+            except OSError as error:
+                raise BackendError(f"cannot write {self._path}: {error.strerror}") from None
+
+    def _put(self) -> None:
+        os.pwrite(self._handle, f"{self._highest:<{self._WIDTH}}\n".encode(), 0)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.fsync(self._handle)
+        os.close(self._handle)
+
+
+def read_number(path: Path) -> int:
+    """0 if there is none."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return int(path.read_text(encoding="ascii"))
+    return 0
 
 
 def _is_alive(attempt: Path) -> bool:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, bindparam, delete, exists, func, insert, literal, select
 
 from fairlead.core.errors import BackendError, InvalidSpec
-from fairlead.core.messages import COMMANDS, JobSubmitted, Message, decode, encode
+from fairlead.core.messages import COMMANDS, Message, decode
 from fairlead.core.state import State
+from fairlead.journal import checksum, entry, to_json
 from fairlead.server.gently import gently
 from fairlead.server.tables import journal, marks, quarantine, snapshots
 
@@ -46,26 +47,6 @@ class Record:
             return decode(json.loads(self.body))
         except (InvalidSpec, ValueError, RecursionError) as error:
             raise BackendError(f"message {self.seq} of the journal cannot be read: {error}") from error
-
-
-def to_json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def entry(message: Message) -> dict[str, Any]:
-    """The columns of a message, but for its number. Raises InvalidSpec if it has no JSON form."""
-    body = to_json(encode(message))
-    return {
-        "at": message.at,
-        "type": type(message).__name__,
-        "job": message.spec.id if isinstance(message, JobSubmitted) else getattr(message, "job", None),
-        "body": body,
-        "crc": checksum(body),
-    }
-
-
-def checksum(body: str) -> int:
-    return zlib.crc32(body.encode())
 
 
 # -- records and marks -----------------------------------------------------------------------------------------------

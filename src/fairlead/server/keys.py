@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.database_url import without_password
 from fairlead.jobfile import parse_duration
 
 T = TypeVar("T")
@@ -191,11 +192,6 @@ def database_url() -> Form:
         "sqlite:////absolute/path.db or postgresql://user@host/name, or nothing for a file in the state directory",
     )
     return replace(form, show=without_password, quote=lambda value: "something else")  # noqa: ARG005
-
-
-def without_password(url: str) -> str:
-    hidden = re.sub(r"(://[^:/?#]*):.*@", r"\1:***@", url)
-    return re.sub(r"([?&]password=)[^&]*", r"\1***", hidden)
 
 
 def texts(pattern: str, expected: str) -> Form:

@@ -11,7 +11,7 @@ from fairlead.backends.machine import Machine
 from fairlead.backends.task import Task
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import Start
-from fairlead.core.types import Job
+from fairlead.core.types import Job, Launch
 from fairlead.jobfile import JobRequest, command_of
 from fairlead.server.resources import request_of
 from fairlead.server.store import JobRow
@@ -51,8 +51,12 @@ def task_of(row: JobRow, command: Start, job: Job, *, machine: Machine, root: Pa
         env=_environment(request, row, machine, rules),
         places=tuple(machine.places(command.allocation)),
         devices=machine.devices,
-        elastic=job.spec.in_place,
+        elastic=job.spec.in_place and job.spec.launch is Launch.PER_GPU,
+        launch=job.spec.launch,
+        pinned=job.spec.in_place and job.spec.launch is Launch.ONCE,
+        delay_s=max(0.0, job.not_before - command.at),
         max_restarts=request.max_restarts,
+        restart_on=request.restart_on,
         grace_s=request.grace_period if "grace_period" in row.document else rules.grace_s,
         time_limit_s=None if limit_s is None else max(0.0, limit_s - job.run_at(command.at)),
         nice=rules.nice,

@@ -17,7 +17,7 @@ from fairlead.core.types import Job
 from fairlead.server.auth import Caller, Sight
 from fairlead.server.published import Published
 from fairlead.server.resources import FINAL, State, job_of, job_resource, state_of
-from fairlead.server.store import JobRow, Store
+from fairlead.server.store import Conflict, JobRow, Store
 from fairlead.server.submitting import Submissions, in_order
 
 #: Rows that one request reads at most. A page may be short, and then says where to go on.
@@ -81,7 +81,7 @@ def _live(query: Query, caller: Caller, published: Published, submissions: Submi
     jobs = [*published.live.values(), *submissions.unpublished(published)]
     jobs.reverse()
     if query.cursor is not None:
-        after = in_order(_cursor(query.cursor, r"live-([0-9]{1,18}(?:\.[0-9]{1,18})?)"))
+        after = in_order(_cursor(query.cursor, "live"))
         jobs = jobs[_first_before(jobs, after) :]
     matching = (job for job in jobs if query.admits(job, published.now, caller))
     found = list(islice(matching, query.limit + 1))
@@ -102,11 +102,18 @@ def _first_before(jobs: list[Job], after: tuple[int, int]) -> int:
     return low
 
 
-def _cursor(text: str, pattern: str) -> str:
-    match = re.fullmatch(pattern, text)
-    if match is None:
-        raise InvalidSpec("cursor is not one of this list; use `next` of the page before, with the same conditions")
-    return match[1]
+#: What `next` can be, by the kind of list: of jobs that have not ended, or of all that are stored.
+CURSORS = {"live": r"live-([0-9]{1,18}(?:\.[0-9]{1,18})?)", "all": "all-([0-9]{1,18})"}
+
+
+def _cursor(text: str, kind: str) -> str:
+    """Where a list of this kind goes on."""
+    match = re.fullmatch(CURSORS[kind], text)
+    if match is not None:
+        return match[1]
+    if any(re.fullmatch(pattern, text) for pattern in CURSORS.values()):
+        raise Conflict("cursor is of a list with other conditions; use `next` of the page before, with the same ones")
+    raise InvalidSpec("cursor is none that a list gave; use `next` of the page before")
 
 
 # -- stored ------------------------------------------------------------------------------------------------------------
@@ -115,7 +122,7 @@ def _cursor(text: str, pattern: str) -> str:
 def _stored(
     query: Query, caller: Caller, published: Published, store: Store, submissions: Submissions
 ) -> tuple[list[Job], str | None]:
-    before = None if query.cursor is None else int(_cursor(query.cursor, "all-([0-9]{1,18})"))
+    before = None if query.cursor is None else int(_cursor(query.cursor, "all"))
     phases = [phase for phase, states in _ENDED.items() if not query.states or states & query.states]
     only_ended = not query.live or (query.states and query.states <= FINAL)
     found: list[Job] = []

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from fairlead.backends.files import above_log
+from fairlead.backends.regular_file import open_regular
 from fairlead.core.errors import InvalidSpec
 
 _BLOCK = 64 * 1024
@@ -94,13 +96,11 @@ def _listed(noun: str, numbers: Sequence[int]) -> str:
 
 
 def opened(path: Path) -> BinaryIO | None:
-    """None if there is no such file. A job may have put a link or a pipe in its place: these are not followed."""
+    """None if there is no such file. A job may have put a link or a pipe in its place, or in that of a directory above
+    it: these are not followed."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = open_regular(path, os.O_RDONLY, root=above_log(path))
     except OSError:
-        return None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
         return None
     return open(handle, "rb", buffering=0)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Node, Plan
+from fairlead.server.lock_waits import LockWait
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Published:
     #: What the policy last saw and said; None before its first decision.
     view: Snapshot | None = None
     plan: Plan = field(default_factory=Plan)
+    #: Jobs that have their GPUs, but wait for another process that saves in the same directory.
+    lock_waits: Mapping[str, LockWait] = field(default_factory=dict)
 
     def job(self, job_id: str) -> Job | None:
         return self.live.get(job_id) or self.finished.get(job_id)

@@ -10,15 +10,18 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 
-from fairlead.backends.elastic import SILENT_S
-from fairlead.core.types import Job, Phase, Reason
+from fairlead.core.types import Job, Launch, Phase, Reason
 from fairlead.core.wording import counted
+from fairlead.server.lock_waits import lock_reason
 from fairlead.server.published import Published
 
 log = logging.getLogger(__name__)
 
 #: Who cancels a job that can never start.
 ITSELF = "fairlead"
+
+#: An elastic job whose workers have not begun to train after so many seconds has this for a reason.
+SILENT_S = 60.0
 
 #: What a person can do about it, by code.
 ADVICE: Mapping[str, str] = {
@@ -28,7 +31,9 @@ ADVICE: Mapping[str, str] = {
     "dependency": "It goes on by itself when they have succeeded.",
     "dependency-failed": "It can never start: submit it again without them.",
     "backoff": "It is tried again by itself.",
-    "silent": "If its script does not use fairlead.train, submit it with a fixed number of GPUs, or elastic: restart.",
+    "checkpoint-lock": "It goes on when that process ends; to run both at once, give each a directory of its own.",
+    "pinned": "Give it a fixed number of GPUs, elastic: restart, or a script that uses fairlead.train.",
+    "silent": "Its log tells how far it is.",
     "undecided": "Ask again in a moment.",
     "failed": "Its logs and events tell more.",
 }
@@ -69,14 +74,19 @@ def reason_of(published: Published, job: Job) -> Reason | None:
         return _dependency(published, job)
     if job.not_before > published.now:
         left_s = job.not_before - published.now
+        keeps = f", on the {counted(job.allocation.total, 'GPU')} it keeps meanwhile" if job.allocation else ""
         text = (
-            f"failed {counted(job.failures, 'time')}, the last with exit code {job.exit_code}; "
-            f"it is tried again at {clock(job.not_before)}"
+            f"failed {counted(job.failures, 'time')}, the last with exit code {job.exit_code}{_last_words(job)}; "
+            f"it is tried again at {clock(job.not_before)}{keeps}"
         )
         numbers = {"failures": job.failures, "max_restarts": job.spec.max_restarts, "seconds": left_s}
         return Reason("backoff", text, numbers)
+    if (locked := lock_reason(published.lock_waits, job, published.now)) is not None:
+        return locked
     if job.phase is Phase.STARTING and job.spec.in_place and published.now - job.since >= SILENT_S:
         return _silent(job, published.now - job.since)
+    if job.pinned_from is not None and job.phase is Phase.RUNNING:
+        return Reason("pinned", _pinned(job), {"gpus": job.allocation.total})
     return _planned(published, job)
 
 
@@ -87,8 +97,21 @@ def _end(job: Job) -> Reason | None:
         lost = job.cancelled_by == ITSELF and job.waits_for
         return Reason("dependency-failed" if lost else "cancelled", _cancelled(job))
     how, detail = ending(job.exit_code, job.detail)
-    text = f"failed{how} on attempt {job.attempt}{f': {detail}' if detail else ''}"
+    text = f"failed{how} on attempt {job.attempt}{f': {detail}' if detail else ''}{_last_words(job)}"
     return Reason("failed", text, {"failures": job.failures, "max_restarts": job.spec.max_restarts})
+
+
+def _last_words(job: Job) -> str:
+    return f'; it last printed "{job.last_line}"' if job.last_line else ""
+
+
+def _pinned(job: Job) -> str:
+    """Of a job with a range of GPUs whose command turned out to know nothing of that."""
+    gpus, once = job.allocation.total, job.spec.launch is Launch.ONCE
+    why = "is started once for all of them" if once else "does not use fairlead.train"
+    copies = f"; each has a copy of the command, and the {gpus} copies do not train together" if gpus > 1 else ""
+    fixed = f"runs on {counted(gpus, 'GPU')}: its command {why}, so it cannot change size while it runs"
+    return fixed if once else fixed + copies
 
 
 def _cancelled(job: Job) -> str:
@@ -98,10 +121,10 @@ def _cancelled(job: Job) -> str:
 
 
 def _silent(job: Job, seconds: float) -> Reason:
-    """An elastic job has started once its workers say so, and some never do."""
+    """An elastic job has started once its workers train together."""
     text = (
-        f"holds {counted(job.allocation.total, 'GPU')}, but has not reported for {seconds:.0f} s: its setup may take "
-        "long, or its script does not use fairlead.train; it then runs to its end on the GPUs it has"
+        f"holds {counted(job.allocation.total, 'GPU')}, but does not train after {seconds:.0f} s: its setup, or what "
+        "its script does before it trains, takes long"
     )
     return Reason("silent", text, {"gpus": job.allocation.total, "seconds": seconds})
 

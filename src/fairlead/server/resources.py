@@ -55,6 +55,8 @@ def state_of(job: Job, now: float) -> State:
         if job.on_hold:
             return State.HELD
         return State.RECOVERING if job.failures and job.not_before > now else State.PENDING
+    if job.phase is Phase.STARTING and job.not_before > now:  # it waits on its GPUs
+        return State.RECOVERING
     if job.phase is Phase.STOPPING:
         return State.CANCELLING if job.cancelled else State.PREEMPTING
     if job.phase is Phase.FAILED:
@@ -86,6 +88,7 @@ _HIDDEN: Mapping[str, Any] = {
 
 def job_resource(job: Job, published: Published, sight: Sight) -> dict[str, Any]:
     """The job as somebody with this sight sees it. Computes the job's reason, which can take a millisecond."""
+    job = seen(job, sight)
     spec, now = job.spec, published.now
     gpu_type = _gpu_type(job, published.nodes)
     resource = {
@@ -102,6 +105,7 @@ def job_resource(job: Job, published: Published, sight: Sight) -> dict[str, Any]
             "max": spec.most,
             "requested": spec.gpus,
             "allocation": {node: list(gpus) for node, gpus in job.allocation},
+            "pinned": job.pinned_from is not None,
             "type": gpu_type or (spec.gpu_types[0] if len(spec.gpu_types) == 1 else None),
         },
         "batch": job.belief.regimes[-1][1] if job.belief.regimes else None,
@@ -121,6 +125,7 @@ def job_resource(job: Job, published: Published, sight: Sight) -> dict[str, Any]
         "priority": spec.priority,
         "weight": spec.weight,
         "preemptible": spec.preemptible,
+        "launch": spec.launch.value,
         "labels": dict(spec.labels),
         "deadline": spec.deadline,
         "budget": spec.budget,
@@ -138,14 +143,19 @@ def job_resource(job: Job, published: Published, sight: Sight) -> dict[str, Any]
     return resource
 
 
+def seen(job: Job, sight: Sight) -> Job:
+    """The job without what it printed, unless its log may be read as well."""
+    return job if sight is Sight.ALL else replace(job, last_line="")
+
+
 def reason_resource(reason: Reason | None, sight: Sight) -> dict[str, Any] | None:
     """Of somebody else's job only the code: a text can tell what the numbers are."""
     if reason is None:
         return None
     if sight is Sight.ROW:
-        return {"code": reason.code, "text": reason.code.replace("-", " "), "numbers": {}}
+        return {"code": reason.code, "text": reason.code.replace("-", " "), "numbers": {}, "jobs": []}
     numbers = {name: finite(value) for name, value in reason.numbers.items()}
-    return {"code": reason.code, "text": reason.text, "numbers": numbers}
+    return {"code": reason.code, "text": reason.text, "numbers": numbers, "jobs": list(reason.jobs)}
 
 
 def finite(value: float) -> float | None:

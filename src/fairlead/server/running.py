@@ -25,16 +25,18 @@ from urllib.parse import quote
 import uvicorn
 
 from fairlead import __version__
+from fairlead.backends.descriptors import raise_limit
 from fairlead.backends.machine import describe
 from fairlead.core.errors import BackendError, FairleadError
 from fairlead.core.loop import Cadence
 from fairlead.core.types import Phase
 from fairlead.server.api import Settings, make_app
-from fairlead.server.api.wire import BoundedProtocol
+from fairlead.server.api.wire import make_server
 from fairlead.server.auth import NAME, Auth, Role, digest, make_token
+from fairlead.server.cluster import check, join, note_run
 from fairlead.server.config import Config
 from fairlead.server.controller import Controller, ControlOptions
-from fairlead.server.directory import Directory, Running, account
+from fairlead.server.directory import Directory, JobNumbers, Running, account
 from fairlead.server.launching import LaunchRules
 from fairlead.server.listening import listen, names, reachable
 from fairlead.server.outlook import Rules
@@ -71,11 +73,14 @@ class Plane:
         self._directory, self._config = directory, config
         self._lock: int | None = None
         self._store: Store | None = None
+        self._numbers: JobNumbers | None = None
         self._service: Service | None = None
         self._http: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._token = ""
         self.url = ""
+        #: What a person should know of the start.
+        self.notices: list[str] = []
 
     # -- beginning -----------------------------------------------------------------------------------------------
 
@@ -103,10 +108,15 @@ class Plane:
             gpus=config.cluster.gpus, nodes=config.cluster.nodes or None, price_per_hour=config.cluster.price_per_hour
         )
         options = control_options(config)
+        url = config.database_url(self._directory.path)
+        found = check(self._directory, url)
+        self._store = store = Store.open(url)
+        self._numbers = join(self._directory, store, found)
         self._directory.jobs.mkdir(mode=0o700, exist_ok=True)
-        self._store = store = Store.open(config.database_url(self._directory.path))
         self.controller = controller = Controller(store, machine, self._directory.jobs, options)
         controller.start()
+        note_run(self._directory, store, found)
+        self.notices += [found.pair.notice] * bool(found.pair.notice) + controller.notices
         auth = Auth(store)
         self._token = settle_owner(self._directory, store, auth)
         rules = Rules(options.make_policy, Cadence.parse(options.cadence))
@@ -128,21 +138,21 @@ class Plane:
             largest_body_bytes=keys.max_body,
             requests_per_s=keys.rate,
             requests_burst=max(1, int(2 * keys.rate)),
+            head_timeout_s=keys.header_timeout,
+            body_timeout_s=keys.body_timeout,
+            idle_timeout_s=keys.idle_timeout,
+            most_connections=(connections := room_for_connections(keys.max_connections, raise_limit())),
+            most_streams=min(Settings.most_streams, max(1, connections // 2)),
         )
         self._app = make_app(self._service, settings)
         self.controller.on_turn = self._app.state.metrics.turned
         _calm_the_interpreter()
-        self._http = http = uvicorn.Server(
-            uvicorn.Config(
-                self._app,
-                http=BoundedProtocol,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                ws="none",
-                proxy_headers=keys.https,  # without a proxy anybody could claim to be anywhere
-                timeout_graceful_shutdown=FINISH_S,
-            )
+        self._http = http = make_server(
+            self._app,
+            settings,
+            log_config=None,
+            proxy_headers=keys.https,  # without a proxy anybody could claim to be anywhere
+            timeout_graceful_shutdown=FINISH_S,
         )
         self._thread = threading.Thread(target=http.run, args=([listener],), name="fairlead-http", daemon=True)
         self._thread.start()
@@ -231,9 +241,21 @@ class Plane:
         self._release()
 
     def _release(self) -> None:
+        if self._numbers is not None:
+            self._numbers.close()
+            self._numbers = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def room_for_connections(wanted: int, descriptors: int) -> int:
+    """How many connections there may be: with the log that each of them may read, two thirds of all descriptors. The
+    rest is for the loop: the database, and the files and supervisors of jobs."""
+    room = max(1, min(wanted, descriptors // 3))
+    if room < wanted:
+        log.warning("%d open files are allowed, so that there are at most %d connections", descriptors, room)
+    return room
 
 
 def control_options(config: Config) -> ControlOptions:

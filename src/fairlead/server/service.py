@@ -29,7 +29,7 @@ from fairlead.server.notes import ASKED, note_sentence
 from fairlead.server.outlook import Outlook, Rules
 from fairlead.server.published import Published
 from fairlead.server.queues import queue_resources
-from fairlead.server.resources import held_gpus, job_of, job_resource, node_resource, reason_resource, state_of
+from fairlead.server.resources import held_gpus, job_of, job_resource, node_resource, reason_resource, seen, state_of
 from fairlead.server.store import Request, Store, Submitted
 from fairlead.server.submitting import MOST_PRIORITY, Prepared, Submissions, too_urgent
 
@@ -144,6 +144,7 @@ class Service:
     def explain(self, caller: Caller, job_id: str) -> dict[str, Any]:
         """{"reason": the one that counts, "text": sentences: where it is, why, on what grounds, what to do}."""
         job, published = self.find(caller, job_id, least=Sight.FATE)
+        job = seen(job, caller.sight(job.spec.tenant))
         reason = reasons.reason_of(published, job)
         text = [f"job {job.id} is {state_of(job, published.now).value} since {reasons.clock(job.since)}"]
         if reason is not None:
@@ -163,6 +164,7 @@ class Service:
     def events(self, caller: Caller, job_id: str, *, after: str, limit: int, reports: bool) -> dict[str, Any]:
         """The story of a job: the journal and notes, by time. `after` is how far both were read: "77" or "77.12"."""
         job, _ = self.find(caller, job_id, least=Sight.FATE)
+        may_read = caller.sight(job.spec.tenant) is Sight.ALL
         seq, _, note = after.partition(".")
         read, noted = int(seq), int(note or 0)
         told: list[dict[str, Any]] = []
@@ -176,7 +178,7 @@ class Service:
             if len(told) == limit:
                 return {"events": told, "next": f"{read}.{noted}"}
             if reports or record.type != "JobReported":
-                told.append(story.told_message(record.seq, record.message))
+                told.append(story.told_message(record.seq, record.message, logs=may_read))
             read, looked = record.seq, looked + 1
         while pending is not None and len(told) < limit and looked < _MOST_RECORDS:
             told.append(story.told_note(pending))

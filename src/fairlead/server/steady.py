@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from fairlead.core.capability import EVERYTHING, Capability, check_used
 from fairlead.core.errors import BackendError, InvalidTransition
 from fairlead.core.loop import Policy
 from fairlead.core.messages import Event, Message
@@ -47,8 +48,8 @@ class SteadyState(State):
 class SteadyPolicy:
     """Another policy, and what it last saw and said. If it fails, everybody stays where they are."""
 
-    def __init__(self, inner: Policy) -> None:
-        self._inner = inner
+    def __init__(self, inner: Policy, *, can: frozenset[Capability] = EVERYTHING) -> None:
+        self._inner, self._can = inner, can
         self.view: Snapshot | None = None
         self.last = Plan()
         #: How many decisions there were, and the seconds that the last one took.
@@ -61,6 +62,7 @@ class SteadyPolicy:
         try:
             plan = self._inner.plan(view)
             check(view, plan, changes(view, plan))
+            check_used(plan, self._can)  # by a policy that does not declare what it needs
             self.complaint = ""
         except Exception as error:  # whatever it is, the running jobs are not to blame
             if self.complaint != repr(error):

@@ -14,20 +14,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from time import time
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from uuid import uuid4
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, tuple_, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
 from fairlead.core.messages import Message
+from fairlead.journal import checksum, entry, to_json
 from fairlead.server import journal as records
-from fairlead.server.database import Database, find_database, reason
-from fairlead.server.journal import Record, to_json
-from fairlead.server.tables import controller, jobs, journal, notes, requests, submissions, users
+from fairlead.server.database import Database, find_database, reason, taken
+from fairlead.server.journal import Record
+from fairlead.server.tables import cluster, controller, jobs, journal, notes, requests, submissions, users
 from fairlead.server.writer import Writer
 
 T = TypeVar("T")
@@ -90,6 +91,8 @@ class JobRow:
     phase: str | None
     ended_at: float | None
     outcome: dict[str, Any] | None
+    #: What its directory has to carry; None for jobs that came before this was kept.
+    submission: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,10 @@ class Store:
         self._database = database
         self._writer = Writer(database)
         self._epoch: int | None = None  # ours, since we claimed
+        #: The highest job number that was ever given, where that is known to be more than the database knows of.
+        self.floor = 0
+        #: Hears of the highest number before it is given to a job for good; what it raises refuses the submission.
+        self.on_number: Callable[[int], None] = lambda number: None  # noqa: ARG005
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -192,6 +199,22 @@ class Store:
         except SQLAlchemyError as error:
             raise BackendError(f"cannot read database {self._database.name}: {reason(error)}") from error
 
+    # -- one cluster --
+
+    @property
+    def name(self) -> str:
+        """For messages; without a password."""
+        return self._database.name
+
+    def identity(self) -> str:
+        """Of the cluster it belongs to."""
+        with self._reading() as connection:
+            return str(connection.execute(select(cluster.c.identity)).scalar_one())
+
+    def settle(self, **columns: str) -> None:
+        """Note what cluster it belongs to, and which state directory uses it."""
+        self._writer.run(lambda connection: connection.execute(update(cluster).values(columns)))
+
     # -- one controller --
 
     def claim(self, *, who: str) -> int:
@@ -209,12 +232,7 @@ class Store:
         if not self._database.holds(connection):
             self._epoch = None
         if self._epoch is not None or not (self._database.holds(connection) or self._database.hold(connection)):
-            row = connection.execute(select(controller.c.who, controller.c.since)).one()
-            since = datetime.fromtimestamp(row.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            raise BackendError(
-                f"another controller uses database {self._database.name}: {row.who}, since {since}. There can be only "
-                "one: stop that one first, or give this one a database of its own"
-            )
+            raise taken(self._database, connection)
         connection.execute(_CLAIM, {"by": who, "now": time()})
         return int(connection.execute(select(controller.c.epoch)).scalar_one())
 
@@ -237,7 +255,7 @@ class Store:
 
     def write(self, messages: Sequence[Message], marks: Mapping[str, str | None], *, epoch: int) -> int:
         """One turn of the loop: all of it or nothing. The number of the last message."""
-        return self.write_entries([records.entry(message) for message in messages], marks, epoch=epoch)
+        return self.write_entries([entry(message) for message in messages], marks, epoch=epoch)
 
     def write_entries(
         self, entries: Sequence[Mapping[str, Any]], marks: Mapping[str, str | None], *, epoch: int
@@ -267,7 +285,7 @@ class Store:
         with self._reading() as connection:
             rows = connection.execute(_PAGES[job is not None, newest_first], span).all()
             for seq, at, kind, about, body, crc in rows:
-                if records.checksum(body) != crc:
+                if checksum(body) != crc:
                     raise records.damaged(seq, records.WRONG_CHECKSUM)
                 if gapless and seq != before + 1:
                     records.check_gap(connection, before, seq)
@@ -337,6 +355,7 @@ class Store:
         elements = [row.element for row in rows]
         if not rows or len(set(elements)) < len(rows) or (None in elements and len(rows) > 1):
             raise InvalidSpec(f"a submission is one job, or an array of different elements; got elements {elements}")
+        identity = str(uuid4())
         ready = [
             {
                 "element": row.element,
@@ -346,10 +365,16 @@ class Store:
                 "document": to_json(row.document),
                 "secrets": to_json(row.secrets),
                 "submitted_at": at,
+                "submission": identity,
             }
             for row in rows
         ]
-        return self._writer.begin(_take_in, _Submission(ready, user, at, key, digest))
+        return self._writer.begin(self._take_in, _Submission(ready, user, at, key, digest))
+
+    def _take_in(self, connection: Connection, wanted: Sequence[_Submission]) -> list[Submitted | FairleadError]:
+        outcomes, last = _take_in(connection, wanted, after=self.floor)
+        self.on_number(last)
+        return outcomes
 
     def submission(self, user: str, key: str) -> tuple[str, Submitted] | None:
         """What was submitted before under this key: its digest, and what became of it."""
@@ -478,9 +503,12 @@ class _Submission:
     digest: str
 
 
-def _take_in(connection: Connection, wanted: Sequence[_Submission]) -> list[Submitted | FairleadError]:
-    """All of them with as few statements as one needs."""
+def _take_in(
+    connection: Connection, wanted: Sequence[_Submission], *, after: int
+) -> tuple[list[Submitted | FairleadError], int]:
+    """All of them with as few statements as one needs, with numbers beyond `after`. And the last number given."""
     seq, number = (int(last) for last in connection.execute(_LAST_NUMBERS).one())
+    number = max(number, after)
     known = _of_keys(connection, [(each.user, each.key) for each in wanted if each.key is not None])
     outcomes: list[Submitted | FairleadError] = []
     new_requests, new_submissions, new_jobs = [], [], []
@@ -510,7 +538,7 @@ def _take_in(connection: Connection, wanted: Sequence[_Submission]) -> list[Subm
         connection.execute(_INSERT_REQUEST, new_requests)
         connection.execute(_INSERT_SUBMISSION, new_submissions)
         connection.execute(_INSERT_JOB, new_jobs)
-    return outcomes
+    return outcomes, number
 
 
 def _of_keys(connection: Connection, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, Submitted]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fairlead.core.messages import (
     JobCancelled,
     JobExited,
     JobHeld,
+    JobPinned,
     JobReported,
     JobReprioritised,
     JobRescaled,
@@ -33,9 +35,16 @@ from fairlead.server.notes import note_sentence
 from fairlead.server.reasons import clock, ending
 from fairlead.server.store import Note
 
+_PINNED = (
+    "keeps the GPUs it was given until this attempt ends: its command is started once, or does not use fairlead.train, "
+    "so it cannot change size while it runs"
+)
 
-def told_message(seq: int, message: Message) -> dict[str, Any]:
-    """A message of the journal, with its fields."""
+
+def told_message(seq: int, message: Message, *, logs: bool = True) -> dict[str, Any]:
+    """A message of the journal, with its fields; but for what the job printed, unless its `logs` may be read."""
+    if isinstance(message, JobExited) and not logs:
+        message = replace(message, last_line="")
     fields = encode(message)
     del fields["v"]
     if isinstance(message, JobSubmitted):
@@ -62,6 +71,8 @@ def sentence(message: Message) -> str:  # noqa: C901  # one case for each messag
             return f"attempt {attempt} has started up, and runs"
         case JobReported():
             return _report(message)
+        case JobPinned(pinned=pinned):
+            return _PINNED if pinned else "uses fairlead.train after all, and can change its GPUs while it runs"
         case JobRescaled():
             return "uses its new GPUs"
         case JobStopped(attempt=attempt):
@@ -111,4 +122,5 @@ def _exit(message: JobExited) -> str:
         return f"attempt {message.attempt} has succeeded{f': {message.detail}' if message.detail else ''}"
     how, detail = ending(message.code, message.detail)
     said = f"ended{how}" if how else "is over"  # the detail says how it ended
-    return f"attempt {message.attempt} {said}{f': {detail}' if detail else ''}"
+    last = f'; it last printed "{message.last_line}"' if message.last_line else ""
+    return f"attempt {message.attempt} {said}{f': {detail}' if detail else ''}{last}"

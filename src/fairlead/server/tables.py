@@ -130,6 +130,9 @@ jobs = Table(
     Column("phase", Text, nullable=True),
     Column("ended_at", Double, nullable=True),
     Column("outcome", Text, nullable=True),
+    #: Made anew for each submission, and the same for all jobs of an array: the job's directory carries it. None for
+    #: jobs that came before this was kept.
+    Column("submission", Text, nullable=True),
     Index(None, "user", "seq"),
     Index(None, "queue", "seq"),
     sqlite_autoincrement=True,
@@ -156,6 +159,21 @@ users = Table(
     Column("token_hash", Text, nullable=False, unique=True),
     Column("created_at", Double, nullable=False),
     Column("disabled", Boolean, nullable=False),
+)
+
+#: The one row that says which cluster this is the database of.
+cluster = Table(
+    "cluster",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    #: Made once; the state directory has it too.
+    Column("identity", Text, nullable=False),
+    Column("made_at", Double, nullable=False),
+    #: The identity of the state directory that last ran with it, and where that is, for people. Empty before the first.
+    Column("directory", Text, nullable=False),
+    Column("place", Text, nullable=False),
+    #: Made anew by each run; the state directory has it too, so that an older copy is told from the one in use.
+    Column("run", Text, nullable=False),
 )
 
 #: The one row that says who may write the journal.

@@ -108,6 +108,8 @@ def _batch(job: TraceJob, truth: Truth) -> Batch | None:
     if isinstance(truth, GoodputTruth):
         bounds, mode = truth.app.batch, truth.batch_mode
         return replace(bounds, initial=mode.total, max_total=mode.total) if isinstance(mode, Fixed) else bounds
+    if job.recording is not None and job.recording.batch is not None:
+        return job.recording.batch
     return None if job.batch is None else Batch(job.batch)
 
 

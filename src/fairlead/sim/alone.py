@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fairlead.core.types import Allocation
 from fairlead.sim.truth import Setting, Truth
 
 
+@lru_cache(maxsize=4096)
 def consolidated(gpus: int, *, node_gpus: int) -> Allocation:
     """So many GPUs on as few nodes of `node_gpus` as possible, none of them anyone else's."""
     nodes = range(0, gpus, node_gpus)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairlead.core.capability import EVERYTHING
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import (
     Command,
@@ -34,8 +35,9 @@ from fairlead.core.messages import (
 from fairlead.core.occupancy import Occupancy
 from fairlead.core.types import NOTHING, Allocation, Node, Phase
 from fairlead.sim.attempt import Attempt, Underway
+from fairlead.sim.noise import EXACT, ObservationNoise
 from fairlead.sim.truth import Setting
-from fairlead.sim.world import Outage, SimJob
+from fairlead.sim.world import Failing, Outage, SimJob
 
 #: Internal entries of the heap; everything else in it is an event to deliver as it is.
 _STARTED, _BOOTED, _RESCALED, _STOPPED = "started", "booted", "rescaled", "stopped"
@@ -48,36 +50,38 @@ _COMPLETES = {Phase.STARTING: _STARTED, Phase.RESCALING: _RESCALED, Phase.STOPPI
 class SimBackend:
     """See the module. `wait` and `execute` are the Backend protocol; `remaining_s` is for declared oracles."""
 
+    can = EVERYTHING
+
     def __init__(
         self,
         jobs: Sequence[SimJob],
         nodes: Sequence[Node],
         *,
         outages: Sequence[Outage] = (),
+        failing: Failing | None = None,
         interference: float = 0.0,
         report_every_s: float = 0.0,
         retune_every_s: float = 30.0,
         provision_s: float = 0.0,
+        noise: ObservationNoise = EXACT,
         patience: int = 1000,
     ) -> None:
         """
+        outages: when nodes are away. failing: nodes fail as it says for as long as the world lasts.
         interference: share of speed that a job on several nodes loses while it shares one with another such job.
         report_every_s: running jobs report this often; 0 means only when their batch size or speed changes.
         retune_every_s: jobs that tune their batch do so at every multiple of this, besides whenever their pace changes
             by itself; 0 means only then.
         provision_s: a node that is rented joins after so long. It is paid for from then on.
-        patience: give up after so many idle ticks in a row, or so many starts (and ten a job) that were aborted.
+        noise: errors of what jobs report of their speed.
+        patience: give up after so many idle ticks in a row, or so many starts (and ten a job) that were aborted, or so
+            many failures of nodes (and a hundred a node) between which no job saved any progress.
         """
-        if not 0.0 <= interference < 1.0:
-            raise InvalidSpec(f"interference is {interference}; expected a share of speed from 0 to below 1")
-        if not 0.0 <= retune_every_s < math.inf:
-            raise InvalidSpec(f"retune_every_s is {retune_every_s}; expected a finite number of at least 0")
-        if not 0.0 <= provision_s < math.inf:
-            raise InvalidSpec(f"provision_s is {provision_s}; expected a finite number of at least 0")
+        _check_options(interference, retune_every_s=retune_every_s, provision_s=provision_s)
         self.now = 0.0
         self._interference, self._patience, self._provision_s = interference, patience, provision_s
-        self._report_every_s, self._retune_every_s = report_every_s, retune_every_s
-        self._tells_checkpoints = bool(outages)  # nobody wants to know while nothing can be lost
+        self._report_every_s, self._retune_every_s, self._noise = report_every_s, retune_every_s, noise
+        self._tells_checkpoints = bool(outages) or failing is not None  # of no use while nothing can be lost
         _check_names("jobs", [job.spec.id for job in jobs])
         _check_names("nodes", [node.id for node in nodes])
         self._nodes = {node.id: node for node in nodes}
@@ -85,24 +89,27 @@ class SimBackend:
         self._jobs: dict[str, Attempt] = {job.spec.id: Attempt(job) for job in jobs}
         self._idle_ticks = 0  # ticks of an empty world, in a row
         self._aborted = 0  # stops of jobs that had not begun to train, in a row
+        self._fruitless = 0  # failures of nodes in a row, between which no job ended or saved more than ever before
+        self._most_saved: dict[str, float] = {}  # by job that was hit by a failure
         self._outbox: list[Event] = []  # what happened and was not delivered yet
         self._spread: dict[str, set[str]] = {}  # node -> jobs on several nodes that run there
         self._alive: dict[str, Attempt] = {}  # jobs with processes: from a start until a stop, a fault or the end
         self._present: dict[str, Attempt] = {}  # those that use their GPUs now
         self._used = Occupancy()  # by them
-        events: list[Event] = [NodeJoined(0.0, node) for node in nodes]
-        events += [JobSubmitted(job.submit_at, job.spec) for job in jobs]
-        events += [JobCancelled(job.cancel_at, job.spec.id) for job in jobs if job.cancel_at is not None]
-        for outage in outages:
-            if outage.node not in self._nodes:
-                raise InvalidSpec(f"there is an outage of node {outage.node!r}, which the cluster does not have")
-            events += [NodeLost(outage.at, outage.node), NodeJoined(outage.until, self._nodes[outage.node])]
+        events = _known_events(jobs, self._nodes, outages)
         # (when, is it late, number, what, job, its version): see `_later`.
         self._heap: list[tuple[float, bool, int, Event | str, str, int]] = [
             (event.at, False, place, event, "", 0) for place, event in enumerate(events)
         ]
         heapq.heapify(self._heap)
         self._pushed = len(events)
+        self._to_come = sum(isinstance(event, JobSubmitted | JobCancelled) for event in events)
+        self._down: set[str] = set()  # nodes of `_failing` that are away
+        self._failing = {
+            node.id: failing.outages(place, node.id) for place, node in enumerate(nodes) if failing is not None
+        }
+        for node_id in self._failing:
+            self._fail_later(node_id)
 
     @classmethod
     def resumed(
@@ -205,23 +212,30 @@ class SimBackend:
     def _tick(self, until: float) -> list[Event] | None:
         if math.isinf(until):
             return None  # nothing is under way and nobody wants to be asked again
-        self._idle_ticks = 0 if self._heap else self._idle_ticks + 1
+        self._idle_ticks = self._idle_ticks + 1 if self._is_idle() else 0
         if self._hopeless():
             return None
         self.now = until
         return [Tick(until)]
 
+    def _is_idle(self) -> bool:
+        """Nothing is under way. Nodes that will fail some day are no reason to wait; those that come back are."""
+        if not self._failing:
+            return not self._heap
+        rented = any(math.isfinite(joins_at) for joins_at in self._absent.values())
+        return not (self._alive or self._to_come or self._down or rented)
+
     def _hopeless(self) -> bool:
         """Nothing makes progress, and nothing the policy did lately has changed that."""
-        return self._idle_ticks > self._patience or self._aborted > self._patience + 10 * len(self._jobs)
+        return (
+            self._idle_ticks > self._patience
+            or self._aborted > self._patience + 10 * len(self._jobs)
+            or self._fruitless > self._patience + 100 * len(self._nodes)
+        )
 
     def _happen(self, what: Event | str, job_id: str, version: int) -> None:
         if not isinstance(what, str):
-            if self._is_moot(what):
-                return
-            self._idle_ticks = self._aborted = 0
-            self._meet(what)
-            self._outbox.append(what)
+            self._occur(what)
             return
         job = self._jobs.get(job_id)
         if job is None or _is_void(what, job, version):
@@ -258,6 +272,19 @@ class SimBackend:
             if job.allocation:
                 self._enter(job)
 
+    def _occur(self, event: Event) -> None:
+        """Something happens that no job here has caused."""
+        self._to_come -= isinstance(event, JobSubmitted | JobCancelled)
+        if isinstance(event, NodeLost) and event.node in self._failing:
+            self._down.add(event.node)
+            self._fail_later(event.node)
+        elif isinstance(event, NodeJoined):
+            self._down.discard(event.node.id)
+        if not self._is_moot(event):
+            self._idle_ticks = self._aborted = 0
+            self._meet(event)
+            self._outbox.append(event)
+
     def _is_moot(self, event: Event) -> bool:
         """An outage, or the end of one, of a node that was released: the machine does not exist."""
         if isinstance(event, NodeLost):
@@ -273,6 +300,7 @@ class SimBackend:
             if event.job not in self._alive:
                 del self._jobs[event.job]
         elif isinstance(event, NodeLost):
+            self._fruitless += 1
             for job in list(self._alive.values()):
                 growing = job.growing_to or NOTHING
                 if any(event.node in each.nodes for each in (job.allocation, job.releasing, growing)):
@@ -281,6 +309,8 @@ class SimBackend:
                         self._report(job, saved=True)  # it saves all the time, so nothing is lost
                     self._leave(job)
                     job.progress = job.saved_progress
+                    if job.progress > self._most_saved.get(job.id, 0.0):
+                        self._most_saved[job.id], self._fruitless = job.progress, 0
                     self._end(job)
 
     def _end(self, job: Attempt) -> None:
@@ -299,6 +329,8 @@ class SimBackend:
         if job.progress >= job.job.truth.total:
             self._leave(job)
             del self._jobs[job.id], self._alive[job.id]
+            self._most_saved.pop(job.id, None)
+            self._fruitless = 0
             self._outbox.append(JobExited(self.now, job.id, job.attempt))
             return
         self._repace(job)
@@ -393,9 +425,16 @@ class SimBackend:
         return self._interference if any(len(self._spread[node]) > 1 for node in job.allocation.nodes) else 0.0
 
     def _report(self, job: Attempt, *, saved: bool = False) -> None:
-        self._outbox.append(job.report(self.now, saved=saved))
+        self._outbox.append(self._noise.told(job.report(self.now, saved=saved)))
 
     # -- the heap ------------------------------------------------------------------------------------------------
+
+    def _fail_later(self, node_id: str) -> None:
+        """Note the next failure of a node, and its return."""
+        outage = next(self._failing[node_id])
+        for event in (NodeLost(outage.at, node_id), NodeJoined(outage.until, self._nodes[node_id])):
+            self._pushed += 1
+            heapq.heappush(self._heap, (event.at, False, self._pushed, event, "", 0))
 
     def _later(self, delay_s: float, what: str, job: Attempt, *, late: bool = False) -> None:
         """Note what happens next to a job. What is late comes after all else at that instant, decisions included."""
@@ -420,6 +459,26 @@ def _is_void(what: str, job: Attempt, version: int) -> bool:
     if what == _BOOTED:
         return job.growing_to is None or job.boots != version
     return job.version != version
+
+
+def _known_events(jobs: Sequence[SimJob], nodes: Mapping[str, Node], outages: Sequence[Outage]) -> list[Event]:
+    """Everything that will happen whatever is decided."""
+    events: list[Event] = [NodeJoined(0.0, node) for node in nodes.values()]
+    events += [JobSubmitted(job.submit_at, job.spec) for job in jobs]
+    events += [JobCancelled(job.cancel_at, job.spec.id) for job in jobs if job.cancel_at is not None]
+    for outage in outages:
+        if outage.node not in nodes:
+            raise InvalidSpec(f"there is an outage of node {outage.node!r}, which the cluster does not have")
+        events += [NodeLost(outage.at, outage.node), NodeJoined(outage.until, nodes[outage.node])]
+    return events
+
+
+def _check_options(interference: float, **seconds: float) -> None:
+    if not 0.0 <= interference < 1.0:
+        raise InvalidSpec(f"interference is {interference}; expected a share of speed from 0 to below 1")
+    for name, value in seconds.items():
+        if not 0.0 <= value < math.inf:
+            raise InvalidSpec(f"{name} is {value}; expected a finite number of at least 0")
 
 
 def _check_names(what: str, names: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """Who plays whom: from a job in a trace to the truth that brings it to life.
 
+    a recording of a service          RecordedTruth
     a duration                        FixedDuration
     steps of a model in a table       RegimeTruth if its batch changes or the trace is Shockwave's, else TableTruth
     an application with a profile     MeasuredTruth, or TunedTruth if it may change its batch
@@ -11,13 +12,15 @@ Files are found beside the trace or named by the user, and read only when the fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.types import JobSpec
 from fairlead.sim.applications import APPLICATIONS, Adaptive, Fixed, GoodputTruth
 from fairlead.sim.measured import PINNED_BATCHES, MeasuredProfile, MeasuredTruth, applications_in, load_profile
+from fairlead.sim.recorded import RecordedTruth
 from fairlead.sim.regimes import GnsSchedules, RegimeTruth, epochs_of, load_schedules, schedule_of
 from fairlead.sim.tables import TableTruth, ThroughputTable, load_table
 from fairlead.sim.traces.record import InvalidTrace, TraceJob
@@ -32,6 +35,8 @@ TABLE_NAMES = ("tacc_throughputs.json", "simulation_throughputs.json")
 TABLE_TYPES = {"tacc_throughputs.json": ("v100",)}
 SCHEDULES_NAME = "batch_schedules.json"
 PROFILES_NAME = "profiles"
+
+_NO_SPEEDS: Mapping[str, float] = {}
 
 
 class Library:
@@ -131,12 +136,25 @@ def _has_profiles(path: Path) -> bool:
 # -- casting ---------------------------------------------------------------------------------------------------------
 
 
-def truth_of(job: TraceJob, library: Library, gpu_types: Sequence[str] = (), *, adapt: str = "nothing") -> Truth:
+def truth_of(
+    job: TraceJob,
+    library: Library,
+    gpu_types: Sequence[str] = (),
+    *,
+    adapt: str = "nothing",
+    speeds: Mapping[str, float] = _NO_SPEEDS,
+) -> Truth:
     """The truth of a job; InvalidSpec names the job, what is missing, and where to get it.
 
     `gpu_types` are those of the cluster, where known: what a job that accepts any may count on. `adapt` is what it may
-    change (see `adapting.py`).
+    change (see `adapting.py`). `speeds` are those of GPU types, for jobs of which the trace has nothing but a duration.
     """
+    if job.recording is not None:
+        asked = JobSpec(id=job.id, gpus=job.gpus, gpus_min=job.gpus_min, gpus_max=job.gpus_max)
+        return RecordedTruth.of(job.recording, asked)
+    if job.duration_s is not None:
+        accepted = {name: speed for name, speed in speeds.items() if name in job.gpu_types} if job.gpu_types else speeds
+        return FixedDuration(job.duration_s, job.gpus, accepted)
     try:
         return _cast(job, library, job.gpu_types or tuple(dict.fromkeys(gpu_types)), adapt)
     except InvalidTrace:
@@ -146,8 +164,6 @@ def truth_of(job: TraceJob, library: Library, gpu_types: Sequence[str] = (), *, 
 
 
 def _cast(job: TraceJob, library: Library, gpu_types: tuple[str, ...], adapt: str) -> Truth:
-    if job.duration_s is not None:
-        return FixedDuration(job.duration_s, job.gpus)
     if job.model is None:
         raise InvalidSpec("has neither a duration nor a model; add one of the two to the trace")
     if job.steps is not None:

@@ -6,22 +6,29 @@ Two equal experiments on equal files give the same journal, bit for bit.
 
 from __future__ import annotations
 
+import math
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import FairleadError, InvalidPlan, InvalidSpec
 from fairlead.core.loop import Cadence, Policy, run
+from fairlead.core.node_order import in_order
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import Belief, JobSpec, Node, Plan
+from fairlead.database_url import without_password
 from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
+from fairlead.sim import job_table
 from fairlead.sim.adapting import Freedom, adapts, asked_gpus, freedom, narrower
 from fairlead.sim.alone import consolidated
 from fairlead.sim.backend import SimBackend
@@ -29,11 +36,14 @@ from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
 from fairlead.sim.foreknown import one_gpu_lore
-from fairlead.sim.metrics import Measured, measure
+from fairlead.sim.gpu_types import check_speeds_apply, notes_on_speeds, speeds_of, with_speeds
+from fairlead.sim.metrics import JobOutcome, Measured, Metrics, Window, measure
+from fairlead.sim.noise import ObservationNoise, promised_s
+from fairlead.sim.offered_load import Demand, Yardstick
 from fairlead.sim.oracle import SimStepOracle
 from fairlead.sim.traces import Trace, TraceJob, read_trace, reshape
 from fairlead.sim.truth import FixedDuration, Setting, Truth
-from fairlead.sim.world import Outage, SimJob
+from fairlead.sim.world import Failing, Outage, SimJob
 
 #: Where nothing else is said: the size of the Pollux and Muri experiments.
 DEFAULT_CLUSTER = "16x4"
@@ -56,8 +66,10 @@ class Experiment:
     cadence: str = "event"
     costs: str = "default"
     seed: int = 0
-    #: Arrivals come this many times as fast.
-    load: float = 1.0
+    #: The offered load on the cluster (see `offered_load.py`), reached by moving arrivals; None: as the trace has it.
+    load: float | None = None
+    #: Arrivals come this many times as fast as in the trace.
+    arrival_factor: float = 1.0
     #: Only the first so many jobs.
     jobs: int | None = None
     #: Draw as many jobs from the trace, with the seed, instead of replaying it.
@@ -82,6 +94,41 @@ class Experiment:
     batch_limit: str = "application"
     #: A node that the policy rents joins after so long, and costs from then on.
     provision_s: float = 120.0
+    #: How fast each GPU type of the cluster is, for jobs of which the trace has nothing but a duration: a100=2,k80=0.3.
+    speeds: str | None = None
+    #: Standard deviation of the logarithm of errors in what jobs report of their speed, and in promised run times.
+    noise: float = 0.0
+    estimate_error: float = 0.0
+    #: Jobs count that arrive from so long after the first one on, and for so long; all of them if left out.
+    warmup_s: float = 0.0
+    window_s: float | None = None
+
+    @property
+    def window(self) -> Window:
+        return Window(self.warmup_s, math.inf if self.window_s is None else self.window_s)
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether another seed gives another run."""
+        return self.resample or self.failures_h is not None or self.noise > 0.0 or self.estimate_error > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Objects that take the place of what an experiment names by text."""
+
+    trace: Trace | None = None
+    policy: Policy | None = None
+    nodes: tuple[Node, ...] | None = None
+
+    def trace_of(self, experiment: Experiment) -> Trace:
+        return _read(experiment.trace, experiment.format) if self.trace is None else self.trace
+
+    def policy_of(self, experiment: Experiment) -> Policy:
+        return make_policy(experiment.policy) if self.policy is None else self.policy
+
+
+NAMED = Inputs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +137,8 @@ class Result:
 
     experiment: Experiment
     measured: Measured
+    #: True work of the jobs over what the cluster can do while they arrive; None if that is not known.
+    offered_load: float | None
     #: Jobs of the trace that were not simulated, by reason.
     left_out: Mapping[str, int]
     #: Jobs cut down to the size of the cluster.
@@ -101,13 +150,30 @@ class Result:
     decision_ms_p99: float
     wall_s: float
     cpu_s: float
+    #: Where the input may not be what it is taken for, in sentences.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.measured.summary
+
+    @property
+    def jobs(self) -> tuple[JobOutcome, ...]:
+        """What became of each job, in order of submission."""
+        return self.measured.jobs
+
+    def to_pandas(self) -> Any:
+        """One row for each job, as a pandas DataFrame. Needs pandas."""
+        return job_table.to_pandas([self])
 
     def to_dict(self) -> dict[str, Any]:
         """The experiment's settings, its metrics and what deciding cost, flat; JSON without NaN."""
         timing = {name: getattr(self, name) for name in ("decisions", "decision_ms_mean", "decision_ms_p99")}
         timing |= {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
         setting = {f"setting_{name}": value for name, value in asdict(self.experiment).items() if name != "policy"}
-        figures = self.measured.summary.to_dict() | {"left_out": sum(self.left_out.values())}
+        setting["setting_trace"] = without_password(self.experiment.trace)
+        figures = self.measured.summary.to_dict() | {"left_out": sum(self.left_out.values()), "notes": list(self.notes)}
+        figures["offered_load"] = self.offered_load
         return {"policy": self.experiment.policy, **figures, **timing, **setting}
 
 
@@ -116,7 +182,7 @@ class _Watched:
 
     def __init__(self, policy: Policy, backend: SimBackend, nodes: Sequence[Node]) -> None:
         self._policy, self._backend = policy, backend
-        self._oracle = SimStepOracle(backend, nodes) if getattr(policy, "needs_oracle", False) else None
+        self._oracle = SimStepOracle(backend, nodes) if Capability.ORACLE in needs_of(policy) else None
         self.decision_s: list[float] = []
 
     def plan(self, view: Snapshot) -> Plan:
@@ -137,34 +203,49 @@ class _Watched:
 
 
 def run_experiment(
-    experiment: Experiment, *, progress: Progress | None = None, journal: MemoryJournal | None = None
+    experiment: Experiment,
+    *,
+    progress: Progress | None = None,
+    journal: MemoryJournal | None = None,
+    inputs: Inputs | None = None,
 ) -> Result:
     """Simulate to the end. The journal, if given, receives every message."""
     begin_wall, begin_cpu = time.perf_counter(), time.process_time()
-    policy, cadence = make_policy(experiment.policy), Cadence.parse(experiment.cadence)
-    world = prepare(experiment)
+    inputs = inputs or NAMED
+    policy, cadence = inputs.policy_of(experiment), Cadence.parse(experiment.cadence)
+    world = prepare(experiment, inputs)
     backend = _backend(experiment, world)
     watched, state = _Watched(policy, backend, world.nodes), _state(world)
     journal = MemoryJournal() if journal is None else journal
     loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(world.jobs))
-    try:
+    with _blaming(experiment, state):
         run(watched, backend, state=state, journal=loop_journal, cadence=cadence)
-    except InvalidPlan as error:
-        raise InvalidPlan(f"policy {experiment.policy} at second {state.now:.0f}: {error}") from error
-    alone_s = {job.spec.id: job.truth.remaining_s(0.0) for job in world.jobs}
+    demands, yardstick = _demands(world.jobs), Yardstick(world.nodes)
+    alone_s = {job_id: time_s for job_id, job in demands.items() if (time_s := yardstick.best_s(job)) is not None}
     decision_ms = 1000.0 * np.array(watched.decision_s or [0.0])
     return Result(
         experiment=experiment,
-        measured=measure(journal, alone_s=alone_s),
+        measured=measure(journal, alone_s=alone_s, window=experiment.window),
+        offered_load=yardstick.load(list(demands.values())),
         left_out=world.left_out,
         clipped=world.clipped,
-        oracle=bool(getattr(policy, "needs_oracle", False)),
+        oracle=Capability.ORACLE in needs_of(policy),
         decisions=len(watched.decision_s),
         decision_ms_mean=float(decision_ms.mean()),
         decision_ms_p99=float(np.percentile(decision_ms, 99)),
         wall_s=time.perf_counter() - begin_wall,
         cpu_s=time.process_time() - begin_cpu,
+        notes=world.notes,
     )
+
+
+@contextmanager
+def _blaming(experiment: Experiment, state: State) -> Iterator[None]:
+    """An invalid plan is told with the policy that made it, and when."""
+    try:
+        yield
+    except InvalidPlan as error:
+        raise InvalidPlan(f"policy {experiment.policy} at second {state.now:.0f}: {error}") from error
 
 
 def _state(world: World) -> State:
@@ -177,10 +258,12 @@ def _backend(experiment: Experiment, world: World) -> SimBackend:
         world.jobs,
         world.nodes,
         outages=world.outages,
+        failing=world.failing,
         interference=experiment.interference,
         report_every_s=experiment.report_every_s,
         retune_every_s=experiment.retune_every_s,
         provision_s=experiment.provision_s,
+        noise=ObservationNoise(experiment.noise, experiment.seed),
     )
 
 
@@ -203,9 +286,10 @@ def decision_at(experiment: Experiment, at_s: float) -> tuple[Snapshot, Plan]:
                 raise _Seen
             return plan
 
+    state = _state(world)
     try:
-        cadence = Cadence.parse(experiment.cadence)
-        run(Watching(), backend, state=_state(world), journal=MemoryJournal(), cadence=cadence)
+        with _blaming(experiment, state):
+            run(Watching(), backend, state=state, journal=MemoryJournal(), cadence=Cadence.parse(experiment.cadence))
     except _Seen:
         return seen[0]
     raise InvalidSpec(f"nothing is decided at second {at_s:.0f} or later: every job has ended by then")
@@ -232,32 +316,40 @@ class World:
     """What the simulator is given."""
 
     jobs: Sequence[SimJob]
+    #: In the order of snapshots.
     nodes: Sequence[Node]
     outages: Sequence[Outage]
     left_out: Mapping[str, int]
     clipped: int
+    #: Nodes that fail for as long as the run lasts; None if those of `outages` are all.
+    failing: Failing | None = None
+    notes: tuple[str, ...] = ()
     #: What is known of models before the first job comes.
     lore: Mapping[str, Belief] = field(default_factory=dict)
 
 
-def prepare(experiment: Experiment) -> World:
+def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
     """The world of an experiment; raises InvalidSpec for what cannot be meant."""
     for name, allowed in (("foreknown", ("nothing", "one-gpu")), ("batch_limit", ("application", "requested"))):
         if (value := getattr(experiment, name)) not in allowed:
             raise InvalidSpec(f"{name} is {value!r}; expected {' or '.join(allowed)}")
-    trace = _reshaped(_read(experiment.trace, experiment.format), experiment)
-    nodes = _nodes(experiment, trace)
+    trace = _reshaped(inputs.trace_of(experiment), experiment)
+    listed = _nodes(experiment, trace) if inputs.nodes is None else inputs.nodes
+    nodes: Sequence[Node] = in_order(listed)  # what a list is ordered by is nothing to go by
+    speeds = speeds_of(experiment.speeds, nodes)
     library, costs = Library.beside(experiment.trace, experiment.profiles), CostModel.parse(experiment.costs)
     node_gpus: dict[str, int] = {}
     for node in nodes:
         node_gpus[node.gpu_type] = max(node.gpus, node_gpus.get(node.gpu_type, 0))
-    jobs, total = [], _gpus_by_type(nodes)
-    adapt = adapts(experiment.adapt, make_policy(experiment.policy))
+    jobs, total, paces = [], _gpus_by_type(nodes), []
+    adapt = adapts(experiment.adapt, inputs.policy_of(experiment))
     fitting = list(_fitting(trace.jobs, nodes, experiment.oversized))
     for job in fitting:
         may = narrower(adapt, job)
-        truth = truth_of(job, library, tuple(node_gpus), adapt=may)
-        gpu_types = _usable_types(job, truth, node_gpus, may)
+        truth = truth_of(job, library, tuple(node_gpus), adapt=may, speeds=speeds)
+        pace = _pace_by_type(job, truth, node_gpus, may)
+        gpu_types = _usable_types(job, pace)
+        paces.append(pace)
         free = freedom(
             job,
             truth,
@@ -266,39 +358,80 @@ def prepare(experiment: Experiment) -> World:
             gpu_types=gpu_types or tuple(node_gpus),
             batch_limit=experiment.batch_limit,
         )
-        sim_job = _cast(job, truth, gpu_types, free, costs.of(job.model))
-        if experiment.estimates == "none" and job.estimate_s is None:
-            sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=None))
+        sim_job = _cast(job, truth, gpu_types, free, _costs_of(job, costs, experiment))
+        if job.estimate_s is None:
+            estimate_s = _promise(sim_job.spec.estimate_s, job.id, experiment)
+            sim_job = replace(sim_job, spec=replace(sim_job.spec, estimate_s=estimate_s))
         if experiment.in_place:
             sim_job = replace(sim_job, spec=replace(sim_job.spec, in_place=True))
         jobs.append(sim_job)
     if not jobs:
         raise InvalidSpec(f"{trace.source} has no jobs to simulate")
-    if experiment.failures_h is not None:
-        trace = _with_failures(trace, jobs, nodes, experiment)
+    check_speeds_apply(experiment.speeds, jobs)
+    if experiment.load is not None:
+        factor = _factor(experiment.load, jobs, nodes)
+        trace = reshape.scale_arrivals(trace, factor)
+        jobs = [_moved(job, job.submit_at / factor) for job in jobs]
+    _check_window(experiment.window, jobs)
     dropped = len(trace.jobs) - len(jobs)
     asked = {job.id: job.gpus for job in trace.jobs}
-    clipped = sum(job.gpus < asked[job.id] for job in fitting)
-    left_out = {**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})}
-    lore = one_gpu_lore(jobs, tuple(node_gpus)) if experiment.foreknown == "one-gpu" else {}
-    return World(jobs, nodes, _outages(trace, nodes), left_out, clipped, lore)
-
-
-def _with_failures(trace: Trace, jobs: Sequence[SimJob], nodes: Sequence[Node], experiment: Experiment) -> Trace:
-    """Failures for as long as the run could last: four times what the work takes if no GPU is ever idle."""
-    assert experiment.failures_h is not None
-    mtbf_h, repair_h = experiment.failures_h
-    alone_s = [job.truth.remaining_s(0.0) for job in jobs]
-    work_gpu_s = sum(job.spec.gpus * seconds for job, seconds in zip(jobs, alone_s, strict=True))
-    busy_s = work_gpu_s / sum(node.gpus for node in nodes) + max(alone_s)
-    return reshape.inject_failures(
-        trace,
-        nodes=len(nodes),
-        mtbf_s=mtbf_h * 3600.0,
-        repair_s=repair_h * 3600.0,
-        seed=experiment.seed,
-        horizon_s=jobs[-1].submit_at + 4.0 * busy_s,
+    return World(
+        jobs,
+        with_speeds(nodes, speeds, paces),
+        outages=_outages(trace, listed) if experiment.failures_h is None else (),
+        left_out={**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})},
+        clipped=sum(job.gpus < asked[job.id] for job in fitting),
+        failing=_failing(experiment),
+        notes=notes_on_speeds(experiment.speeds, jobs, nodes),
+        lore=one_gpu_lore(jobs, tuple(node_gpus)) if experiment.foreknown == "one-gpu" else {},
     )
+
+
+def _promise(true_s: float | None, job_id: str, experiment: Experiment) -> float | None:
+    """What a user promises where the trace has no promise: nothing, the truth, or the truth with an error."""
+    if experiment.estimates == "none":
+        if experiment.estimate_error:
+            raise InvalidSpec("--estimate-error is an error of promised run times; leave out --estimates none")
+        return None
+    if true_s is None or not experiment.estimate_error:
+        return true_s
+    return promised_s(true_s, error=experiment.estimate_error, seed=experiment.seed, job=job_id)
+
+
+def _check_window(window: Window, jobs: Sequence[SimJob]) -> None:
+    first_s, last_s = min(job.submit_at for job in jobs), max(job.submit_at for job in jobs)
+    if not any(window.counts(job.submit_at - first_s) for job in jobs):
+        raise InvalidSpec(
+            f"no job arrives in the measured window: it begins {window.warmup_s:g} s after the first submission, and "
+            f"the last one is after {last_s - first_s:.0f} s. Choose a shorter --warmup or a longer --window"
+        )
+
+
+def _demands(jobs: Sequence[SimJob]) -> dict[str, Demand]:
+    return {job.spec.id: Demand(job.spec.gpus, job.spec.gpu_types, job.truth, job.submit_at) for job in jobs}
+
+
+def _factor(load: float, jobs: Sequence[SimJob], nodes: Sequence[Node]) -> float:
+    """How many times as fast jobs have to arrive to offer this load."""
+    offered = Yardstick(nodes).load(list(_demands(jobs).values()))
+    if not offered:
+        what = "all its jobs arrive at once" if offered is None else "its jobs have nothing to do"
+        raise InvalidSpec(f"a load of {load:g} cannot be offered by this trace: {what}; leave --load out")
+    return load / offered
+
+
+def _moved(job: SimJob, submit_at: float) -> SimJob:
+    """The job submitted at another time; its deadline moves along."""
+    deadline = job.spec.deadline
+    moved = None if deadline is None else max(0.0, deadline - job.submit_at + submit_at)
+    return replace(job, submit_at=submit_at, spec=replace(job.spec, deadline=moved))
+
+
+def _failing(experiment: Experiment) -> Failing | None:
+    if experiment.failures_h is None:
+        return None
+    mtbf_h, repair_h = experiment.failures_h
+    return Failing(mtbf_h * 3600.0, repair_h * 3600.0, experiment.seed)
 
 
 def default_cluster(trace: str, format: str | None) -> str | None:
@@ -306,8 +439,17 @@ def default_cluster(trace: str, format: str | None) -> str | None:
     return None if _read(trace, format).nodes else DEFAULT_CLUSTER
 
 
-@lru_cache(maxsize=2)  # a worker process runs many experiments on one file
 def _read(path: str, format: str | None) -> Trace:
+    """The trace in a file; read once as long as the file stays what it is. A database is read once."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return _read_once(path, format, None)
+    return _read_once(path, format, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+
+@lru_cache(maxsize=2)  # a worker process runs many experiments on one file
+def _read_once(path: str, format: str | None, _: tuple[int, int, int] | None) -> Trace:
     return read_trace(path, format)
 
 
@@ -316,7 +458,8 @@ def _reshaped(trace: Trace, experiment: Experiment) -> Trace:
         trace = reshape.first(trace, experiment.jobs)
     if experiment.resample:
         trace = reshape.resample(trace, len(trace.jobs), seed=experiment.seed)
-    return trace if experiment.load == 1.0 else reshape.scale_load(trace, experiment.load)
+    factor = experiment.arrival_factor
+    return trace if factor == 1.0 else reshape.scale_arrivals(trace, factor)
 
 
 def _nodes(experiment: Experiment, trace: Trace) -> tuple[Node, ...]:
@@ -355,20 +498,39 @@ def _room(total: Mapping[str, int], gpu_types: Sequence[str]) -> int:
     return max((total.get(gpu_type, 0) for gpu_type in gpu_types or total), default=0)
 
 
-def _usable_types(job: TraceJob, truth: Truth, node_gpus: dict[str, int], adapt: str) -> tuple[str, ...]:
-    """The GPU types a job accepts, less those it would not run on: a user knows what a model's memory needs."""
+def _pace_by_type(job: TraceJob, truth: Truth, node_gpus: Mapping[str, int], adapt: str) -> dict[str, float]:
+    """How fast a job would be on each GPU type that it accepts; empty for a plain duration, which does not tell."""
     if isinstance(truth, FixedDuration):
-        return job.gpu_types
+        return {}
     accepted = {name: size for name, size in node_gpus.items() if not job.gpu_types or name in job.gpu_types}
     gpus = asked_gpus(job, truth, tuple(accepted), adapt=adapt)
-    speeds = {
+    return {
         gpu_type: truth.pace(Setting(0.0, consolidated(gpus[gpu_type], node_gpus=size), gpu_type)).speed
         for gpu_type, size in accepted.items()
     }
-    usable = tuple(gpu_type for gpu_type, speed in speeds.items() if speed > 0)
-    if not usable:
-        raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of {' or '.join(speeds) or 'the cluster'}")
-    return job.gpu_types if len(usable) == len(speeds) else usable
+
+
+def _usable_types(job: TraceJob, pace: Mapping[str, float]) -> tuple[str, ...]:
+    """The GPU types a job accepts, less those it would not run on: a user knows what a model's memory needs."""
+    usable = tuple(gpu_type for gpu_type, speed in pace.items() if speed > 0)
+    if pace and not usable:
+        raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of {' or '.join(pace)}")
+    return job.gpu_types if len(usable) == len(pace) else usable
+
+
+def _costs_of(job: TraceJob, costs: CostModel, experiment: Experiment) -> Costs:
+    """What was measured of the job, unless the experiment says otherwise."""
+    recording = job.recording
+    if recording is None or experiment.costs != "default":
+        return costs.of(job.model)
+    return replace(
+        costs.of(job.model),
+        start_s=recording.start_s,
+        restart_s=recording.restart_s,
+        save_s=recording.save_s,
+        rescale_s=recording.rescale_s,
+        boot_s=recording.start_s if job.in_place else 0.0,  # a worker that joins boots as one that begins
+    )
 
 
 def _cast(job: TraceJob, truth: Truth, gpu_types: tuple[str, ...], free: Freedom, costs: Costs) -> SimJob:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import FairleadError, InvalidPlan, InvalidSpec
 from fairlead.core.facts import Facts
 from fairlead.core.loop import Cadence, Policy, run
@@ -309,7 +310,7 @@ class _Roll:
             if node_id in facts.coming:
                 self._world.execute(Rent(facts.now, node_id))
         self._scene, self._policy = scene, copy.deepcopy(scene.policy)
-        oracle = getattr(scene.policy, "needs_oracle", False)
+        oracle = Capability.ORACLE in needs_of(scene.policy)
         self._oracle = SimStepOracle(self._world, there) if oracle else None
         self._begins_at, self._ends_at = facts.now, facts.now + scene.effort.horizon_s
         self._out_of_time = out_of_time

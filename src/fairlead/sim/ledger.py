@@ -9,6 +9,7 @@ A GPU that several jobs hold is counted once: each of its n holders is charged 1
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from fairlead.core.messages import (
     JobCancelled,
     JobExited,
     JobHeld,
+    JobPinned,
     JobReported,
     JobReprioritised,
     JobRescaled,
@@ -64,10 +66,14 @@ class _Place:
 
 
 class Ledger:
-    """Folds messages, oldest first. `lives` and `timeline()` are its results, after `close()`."""
+    """Folds messages, oldest first. `lives` and `timeline()` are its results, after `close()`.
 
-    def __init__(self) -> None:
+    GPU-seconds are counted by use between `warmup_s` and `window_s` later, from the first submission on.
+    """
+
+    def __init__(self, *, warmup_s: float = 0.0, window_s: float = math.inf) -> None:
         self.now = 0.0
+        self._warmup_s, self._window_s = warmup_s, window_s
         self.lives: dict[str, Life] = {}
         self._places: dict[str, _Place] = {}
         self._by_number: list[_Place] = []
@@ -91,7 +97,7 @@ class Ledger:
             NodeLost: self._lose,
             Release: self._lose,
             Rent: lambda _: None,
-            **dict.fromkeys((JobHeld, JobReprioritised, NodeDrained, OutsidersSeen, Tick), lambda _: None),
+            **dict.fromkeys((JobHeld, JobPinned, JobReprioritised, NodeDrained, OutsidersSeen, Tick), lambda _: None),
             **dict.fromkeys((JobStarted, JobReported, JobRescaled, JobStopped, JobExited), self._follow),
         }
 
@@ -150,8 +156,10 @@ class Ledger:
             return
         if self._first_submission is None:
             self._first_submission = self._last_active = self.now
-        number = len(self.lives)
-        self.lives[event.spec.id] = Life(event.spec, number, self.now, self.now)
+        number, from_s = len(self.lives), self._first_submission + self._warmup_s
+        self.lives[event.spec.id] = Life(
+            event.spec, number, self.now, self.now, from_s=from_s, to_s=from_s + self._window_s
+        )
         self._queued += 1
         self._requested += event.spec.gpus
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from fairlead.core.types import JobSpec, Phase
@@ -23,9 +24,15 @@ class Life:
     ended_at: float | None = None
     preemptions: int = 0
     rescales: int = 0
-    #: Seconds with at least one GPU, and seconds RUNNING.
+    #: Seconds with at least one GPU, seconds RUNNING, and seconds STARTING in the first attempt.
     held_s: float = 0.0
     run_s: float = 0.0
+    first_start_s: float = 0.0
+    #: GPU-seconds held, whatever for.
+    held_gpu_s: float = 0.0
+    #: What is measured of the cluster: GPU-seconds between these two moments.
+    from_s: float = -math.inf
+    to_s: float = math.inf
     #: GPU-seconds by what they were good for. `fresh` is RUNNING time that the next checkpoint or end will judge.
     fresh_gpu_s: float = 0.0
     useful_gpu_s: float = 0.0
@@ -42,11 +49,15 @@ class Life:
         if self.holding and now > self.at:
             span_s = now - self.at
             self.held_s += span_s
+            self.held_gpu_s += span_s * self.rate
+            counted_s = max(0.0, min(now, self.to_s) - max(self.at, self.from_s))
             if self.phase is Phase.RUNNING:
                 self.run_s += span_s
-                self.fresh_gpu_s += span_s * self.rate
+                self.fresh_gpu_s += counted_s * self.rate
             else:
-                self.restart_gpu_s += span_s * self.rate
+                self.restart_gpu_s += counted_s * self.rate
+                if self.phase is Phase.STARTING and self.attempt == 1:
+                    self.first_start_s += span_s
         self.at = now
 
     def judge(self, *, lost: bool) -> None:

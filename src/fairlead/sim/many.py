@@ -1,50 +1,81 @@
-"""Many experiments side by side, each in a process of its own."""
+"""Many experiments side by side, each in a worker process; finished ones are handed on as they come."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
 
-from fairlead.sim.experiment import Experiment, Progress, Result, run_experiment
+from fairlead.core.errors import BackendError
+from fairlead.sim.experiment import Experiment, Inputs, Progress, Result
+from fairlead.sim.workers import Advance, Done, Failed, Order, Worker
 
-_shares: Any = None  # in a worker: the progress of every run, shared with the parent
+#: Called with every result as it comes, and the fingerprint under which it may be found again.
+Keep = Callable[[str, Result], None]
 
 
 def run_many(
-    experiments: Sequence[Experiment], *, workers: int | None = None, progress: Progress | None = None
+    experiments: Sequence[Experiment],
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    done: Mapping[int, Result] | None = None,
+    keep: Keep | None = None,
+    inputs: Sequence[Inputs] | None = None,
 ) -> list[Result]:
-    """Results in the order of the experiments, computed in parallel processes."""
-    context = multiprocessing.get_context("spawn")
-    shares = context.Array("d", len(experiments), lock=False)
-    workers = min(len(experiments), workers or os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_adopt, initargs=(shares,)) as pool:
-        futures = [pool.submit(_run_one, place, experiment) for place, experiment in enumerate(experiments)]
-        try:
-            running = set(futures)
-            while running:
-                done, running = wait(running, timeout=0.2)
-                for future in done:
-                    future.result()  # the first error ends them all
-                if progress is not None:
-                    progress(sum(shares) / len(experiments))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-        return [future.result() for future in futures]
+    """Results in the order of the experiments. The first error ends all runs.
+
+    `done` has results that are there already, by the place of their experiment. `inputs` are objects in place of what
+    experiments name, one for each.
+    """
+    results = dict(done or {})
+    shares = dict.fromkeys(results, 1.0)
+    waiting = [place for place in range(len(experiments)) if place not in results]
+    waiting.reverse()
+    pool: list[Worker] = []
+    try:
+        for _ in range(min(len(waiting), workers or os.cpu_count() or 1)):
+            pool.append(Worker())
+        busy = pool[:]
+        for worker in busy:
+            worker.run(_order(waiting.pop(), experiments, inputs))
+        while busy:
+            ready = set(wait([worker.connection for worker in busy], timeout=1.0))
+            for worker in [worker for worker in busy if worker.connection in ready]:
+                answer = _answer(worker, experiments)
+                if isinstance(answer, Advance):
+                    shares[answer.place] = answer.share
+                    continue
+                results[answer.place], shares[answer.place] = answer.result, 1.0
+                if keep is not None and answer.fingerprint is not None:
+                    keep(answer.fingerprint, answer.result)
+                if waiting:
+                    worker.run(_order(waiting.pop(), experiments, inputs))
+                else:
+                    busy.remove(worker)
+            if progress is not None:
+                progress(sum(shares.values()) / len(experiments))
+    finally:
+        for worker in pool:
+            worker.end()
+    return [results[place] for place in range(len(experiments))]
 
 
-def _adopt(shares: Any) -> None:
-    global _shares
-    _shares = shares
+def _order(place: int, experiments: Sequence[Experiment], inputs: Sequence[Inputs] | None) -> Order:
+    return Order(place, experiments[place], None if inputs is None else inputs[place])
 
 
-def _run_one(place: int, experiment: Experiment) -> Result:
-    def note(share: float) -> None:
-        _shares[place] = share
-
-    result = run_experiment(experiment, progress=note)
-    note(1.0)
-    return result
+def _answer(worker: Worker, experiments: Sequence[Experiment]) -> Advance | Done:
+    assert worker.place is not None
+    try:
+        answer = worker.connection.recv()
+    except (EOFError, ConnectionResetError):
+        code, name = worker.process.wait(), experiments[worker.place].policy
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        raise BackendError(
+            f"the process that ran {name} ended {how}. If the machine ran out of memory, use fewer workers"
+        ) from None
+    if isinstance(answer, Failed):
+        raise answer.error()
+    assert isinstance(answer, Advance | Done)
+    return answer

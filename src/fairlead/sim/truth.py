@@ -8,7 +8,8 @@ the simulator can jump from one to the next without losing anything.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fairlead.core.errors import InvalidSpec
@@ -104,6 +105,8 @@ class FixedDuration:
 
     total: float
     gpus: int
+    #: By GPU type that the job may have: times as fast as where `total` was recorded. Empty if nothing tells.
+    speeds: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.total) and self.total >= 0):
@@ -112,7 +115,9 @@ class FixedDuration:
     def pace(self, setting: Setting) -> Pace:
         """Other GPU counts change the speed in proportion: the trace says nothing better."""
         share = PACKED_SPEED if setting.packed_with else 1.0
+        share *= self.speeds.get(setting.gpu_type, 1.0)
         return Pace(speed=share * setting.allocation.total / self.gpus, until=self.total)
 
     def remaining_s(self, progress: float) -> float:
-        return self.total - progress
+        """On the fastest type it may have, as with every other truth."""
+        return (self.total - progress) / max(self.speeds.values(), default=1.0)

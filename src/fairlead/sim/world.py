@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import JobSpec
@@ -44,3 +47,35 @@ class Outage:
             raise InvalidSpec(
                 f"node {self.node} is lost at {self.at} and back at {self.until}; expected 0 <= lost <= back"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Nodes that fail again and again, for as long as a run lasts: means of exponential times."""
+
+    mtbf_s: float
+    repair_s: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (1.0 <= self.mtbf_s < math.inf and 0.0 <= self.repair_s < math.inf):
+            raise InvalidSpec(
+                f"nodes fail after {self.mtbf_s:g} s and are repaired after {self.repair_s:g} s on average; expected "
+                "at least a second between failures, and 0 or more until the repair"
+            )
+
+    def outages(self, place: int, node: str) -> Iterator[Outage]:
+        """Of the node at a place in the cluster, without end."""
+        for at_s, down_s in draw_failures(place, mtbf_s=self.mtbf_s, repair_s=self.repair_s, seed=self.seed):
+            yield Outage(node, at_s, at_s + down_s)
+
+
+def draw_failures(place: int, *, mtbf_s: float, repair_s: float, seed: int) -> Iterator[tuple[float, float]]:
+    """When the node at a place in the cluster fails, and for how long, without end; other nodes have no part in it."""
+    rng = np.random.default_rng([seed, place])
+    at_s = 0.0
+    while True:
+        at_s += float(rng.exponential(mtbf_s))
+        down_s = float(rng.exponential(repair_s))
+        yield at_s, down_s
+        at_s += down_s

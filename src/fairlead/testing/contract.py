@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fairlead.core.capability import needs_of, used_by
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.loop import Policy
 from fairlead.core.plan import changes, check
@@ -25,6 +26,7 @@ RULES = {
     "reasons": "every live job has a Reason with a code, a text and no NaN",
     "pure": "the snapshot is as it was when the plan is made",
     "deterministic": "two fresh copies that see the same snapshots make equal plans, in equal order",
+    "needs": "what its plans take is declared in needs: packing if jobs share a GPU, renting if it chooses the nodes",
     "review": "review_at is later than now, or infinite: the loop does not go back",
     "finishes": "every job that fits the cluster ends, after a reasonable number of decisions",
     "starvation-free": "if the policy says starvation_free: a large job starts in spite of a stream of small ones",
@@ -40,16 +42,19 @@ class PolicyContractError(AssertionError):
         self.rule = rule
 
 
-def decide(policy: Policy, view: Snapshot) -> Plan:
-    """The policy's plan, after every rule that one decision can break."""
-    before = _facts(view)
+def decide(policy: Policy, view: Snapshot, *, checks_purity: bool = True) -> Plan:
+    """The policy's plan, after every rule that one decision can break.
+
+    `checks_purity`: a second copy of a policy that was found pure need not be looked at as closely.
+    """
+    before = _facts(view) if checks_purity else {}
     try:
         plan: object = policy.plan(view)
     except Exception as error:
         raise PolicyContractError("answers", f"it raised {error!r}", view) from error
     if not isinstance(plan, Plan):
         raise PolicyContractError("answers", f"it returned {plan!r}", view)
-    after = _facts(view)
+    after = _facts(view) if checks_purity else {}
     for what, was in before.items():
         if after[what] != was:
             raise PolicyContractError("pure", f"it changed {what} of the snapshot", view)
@@ -58,6 +63,8 @@ def decide(policy: Policy, view: Snapshot) -> Plan:
     except InvalidPlan as error:
         raise PolicyContractError("valid", str(error), view) from error
     _check_reasons(view, plan)
+    if undeclared := sorted(used_by(plan) - needs_of(policy)):
+        raise PolicyContractError("needs", f"its plan takes {undeclared[0]}, which it does not declare", view)
     if not plan.review_at > view.now:
         raise PolicyContractError("review", f"review_at is {plan.review_at}, now is {view.now}", view)
     return plan

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
@@ -55,7 +56,7 @@ class _Watched:
     def __init__(self, policy: Policy, backend: SimBackend, decide: Decide, *, jobs: int) -> None:
         self._policy, self._backend, self._decide = policy, backend, decide
         self._left = DECISIONS_PER_JOB * jobs
-        self._oracle = bool(getattr(policy, "needs_oracle", False))
+        self._oracle = Capability.ORACLE in needs_of(policy)
 
     def plan(self, view: Snapshot) -> Plan:
         if self._left == 0:

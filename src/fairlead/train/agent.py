@@ -23,6 +23,7 @@ from typing import IO, NamedTuple
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.train.memory import clean_up
+from fairlead.train.parent_death import killed_with_us
 from fairlead.train.wire import ADDRESS, NAME, TOKEN, Message, decode, encode
 
 #: The exit code of a job that was stopped and should be queued again: 128 + SIGTERM.
@@ -131,19 +132,20 @@ class Agent:
         devices: Sequence[str] | None = None,
         logs: Path | None = None,
         log_name: Callable[[int], str] = "w{}.log".format,
+        open_log: Callable[[Path], IO[bytes]] = lambda path: path.open("ab"),
         workdir: str | None = None,
         max_restarts: int = 3,
         patience: Patience | None = None,
         on_event: Callable[[Message], None] | None = None,
     ) -> None:
         """`devices` are what a worker on GPU 0, 1, ... is told to see, as in CUDA_VISIBLE_DEVICES. `log_name` is of the
-        first, second, ... worker's file in `logs`."""
+        first, second, ... worker's file in `logs`, which `open_log` opens."""
         if not command:
             raise InvalidSpec("there is no command to run; expected for example: python train.py")
         self._command = list(command)
         self._env = dict(os.environ if env is None else env)
         self._devices = devices
-        self._logs, self._log_name, self._workdir = logs, log_name, workdir
+        self._logs, self._log_name, self._open_log, self._workdir = logs, log_name, open_log, workdir
         self._max_restarts = self._restarts_left = max_restarts
         self._patience = patience or Patience()
         self._on_event = on_event
@@ -281,7 +283,13 @@ class Agent:
         try:
             with self._log(number) as log:
                 process = await asyncio.create_subprocess_exec(
-                    *self._command, env=env, cwd=self._workdir, stdout=log, stderr=log, start_new_session=True
+                    *self._command,
+                    env=env,
+                    cwd=self._workdir,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=killed_with_us(),
                 )
         except OSError as error:
             what = "write" if self._logs is not None and str(self._logs) in str(error.filename) else "run"
@@ -304,7 +312,7 @@ class Agent:
         if self._logs is None:
             return contextlib.nullcontext()
         self._logs.mkdir(parents=True, exist_ok=True)
-        return (self._logs / self._log_name(number)).open("ab")
+        return self._open_log(self._logs / self._log_name(number))
 
     # -- the next generation -------------------------------------------------------------------------------------
 

@@ -13,19 +13,16 @@ told from novelty by checking it first. There is no pickle: whoever can write a 
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import mmap
 import os
 import re
-import socket
 import struct
 import threading
 import time
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +31,7 @@ from typing import Any
 import torch
 
 from fairlead.core.errors import BackendError, InvalidSpec
+from fairlead.train.directory_lock import DirectoryLock, Held, Holder
 from fairlead.train.tree import Layout, aligned, dtype_name, lay_out, restore
 
 MAGIC = b"FAIRCKPT"
@@ -43,9 +41,9 @@ CHUNK = 16 << 20
 _PREFIX = struct.Struct("<8sIQ")
 _SEAL_END = struct.Struct("<QI")
 _NAME = re.compile(r"(\d{8})-step-(\d+)\.ckpt")
-_DRAFT_SUFFIX, _LOCK = ".draft", ".lock"
+_DRAFT_SUFFIX = ".draft"
 
-#: Seconds to wait for whoever saved there before to end.
+#: Seconds to wait for the process that saved there before to end, unless another time is given.
 LOCK_S = 10.0
 
 #: name -> (shape, dtype) of everything in a model's state.
@@ -95,8 +93,7 @@ class Store:
         self.last_save_s: float | None = None
         #: The step that was saved last; None if none was.
         self.last_step: int | None = None
-        #: The lock, if it is ours.
-        self._occupied: int | None = None
+        self._directory_lock = DirectoryLock(self.directory)
         #: Guards the three below. A writer lives only while there is something to write.
         self._lock = threading.Lock()
         self._waiting: tuple[Layout, int] | None = None
@@ -115,13 +112,16 @@ class Store:
                 f"checkpoints: cannot write in {self.directory}: {error.strerror}; give access, or name another place"
             ) from None
 
-    def occupy(self) -> None:
-        """For this process, until it ends. Raises InvalidSpec if another one has it, and will not end either."""
+    def occupy(self, *, within_s: float | None = None, on_wait: Callable[[Holder], None] | None = None) -> None:
+        """For this process, until it ends. Raises InvalidSpec if another one has it, and does not end in time either.
+        `on_wait` hears which one, if there is a wait."""
         try:
-            self._occupy()
+            self._occupy(within_s, on_wait)
         except OSError as error:
+            longer = ", or wait longer: init(lock_timeout_s=...)" if isinstance(error, Held) else ""
             raise InvalidSpec(
-                f"checkpoints: {self.directory} cannot be used: {error.strerror or error}; name another directory"
+                f"checkpoints: {self.directory} cannot be used: {error.strerror or error}; "
+                f"name another directory{longer}"
             ) from None
 
     def save(self, state: Mapping[str, Any], *, step: int) -> Path:
@@ -210,21 +210,8 @@ class Store:
             ) from error
         return path
 
-    def _occupy(self) -> None:
-        """A lock that the system takes back when the process dies, and that children do not inherit."""
-        if self._occupied is not None:
-            return
-        lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        late = time.monotonic() + LOCK_S
-        while not _locked(lock):
-            if time.monotonic() > late:
-                holder = os.pread(lock, 64, 0).decode(errors="replace").strip()
-                os.close(lock)
-                raise OSError(f"another job ({holder}) saves there")
-            time.sleep(0.05)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        self._occupied = lock
+    def _occupy(self, within_s: float | None = None, on_wait: Callable[[Holder], None] | None = None) -> None:
+        self._directory_lock.take(within_s=LOCK_S if within_s is None else within_s, on_wait=on_wait)
 
     def _paths(self) -> list[Path]:
         """Oldest first, by the order of writing: a job that went back to an earlier step writes smaller steps again."""
@@ -307,15 +294,6 @@ def _write_whole(path: Path, layout: Layout) -> None:
         draft.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
-
-
-def _locked(lock: int) -> bool:
-    """Also where locks do not work: then nobody can tell."""
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EACCES, errno.EAGAIN)
-    return True
 
 
 def _sync_directory(directory: Path) -> None:

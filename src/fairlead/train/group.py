@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -29,6 +30,9 @@ BUILD_S, COLLECTIVE_S = 60.0, 1800.0
 
 #: How often whoever waits looks whether the agent has given the generation up, and whether a GPU is done.
 LOOK_UP_S, POLL_S = 0.1, 1e-4
+
+#: Until a thread that is inside torch has come out of it, when the process ends.
+EXIT_S = 10.0
 
 #: `gloo` in this variable: also for gradients on GPUs, where NCCL does not work.
 BACKEND = "FAIRLEAD_BACKEND"
@@ -131,7 +135,27 @@ class Group:
                 nccl.abort()  # or a kernel that waits for somebody who is gone would occupy the GPU for ever
             holder.clear()
 
-        threading.Thread(target=close, name="fairlead-retire", daemon=True).start()
+        _start_within_torch(close, "fairlead-retire")
+
+
+#: Threads that may be inside torch. If the interpreter ends under one of them, torch aborts the process: a job that is
+#: done would end with SIGABRT, and count as failed.
+_WITHIN_TORCH: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def _start_within_torch(target: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    _WITHIN_TORCH.add(thread)
+    thread.start()
+    return thread
+
+
+def wait_for_torch_threads(timeout_s: float = EXIT_S) -> bool:
+    """Before the interpreter ends: wait until no thread of ours is inside torch. False if one still was in time."""
+    late = time.monotonic() + timeout_s
+    for thread in list(_WITHIN_TORCH):
+        thread.join(max(0.0, late - time.monotonic()))
+    return not any(thread.is_alive() for thread in _WITHIN_TORCH)
 
 
 def _in_memory(work: Any) -> Callable[[float], bool]:
@@ -165,8 +189,7 @@ class Building:
         self._error: Broken | None = None
         self._memory: Memory | None = None
         self._leaving = link.name not in plan.members
-        self._thread = threading.Thread(target=self._build, name="fairlead-group", daemon=True)
-        self._thread.start()
+        self._thread = _start_within_torch(self._build, "fairlead-group")
 
     @property
     def ready(self) -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fairlead.core.errors import BackendError
-from fairlead.train.checkpoint import Store
+from fairlead.train.checkpoint import Loaded, Store
+from fairlead.train.directory_lock import Holder
 from fairlead.train.parts import own
 
 
@@ -60,13 +61,13 @@ class Keeper:
         with self._complaining():
             self.store.save(state, step=step)
 
-    def saved(self) -> dict[str, Any] | None:
-        """The last state that was saved whole; None if there is none. From now on nobody else may save there."""
+    def saved(self, *, within_s: float, on_wait: Callable[[Holder], None]) -> Loaded | None:
+        """The last state that was saved whole; None if there is none. From now on no other process may save there.
+        See `Store.occupy`."""
         if self.store is None:
             return None
-        self.store.occupy()
-        loaded = self.store.latest()
-        return None if loaded is None else loaded.state
+        self.store.occupy(within_s=within_s, on_wait=on_wait)
+        return self.store.latest()
 
     @contextlib.contextmanager
     def _complaining(self) -> Iterator[None]:

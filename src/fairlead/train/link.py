@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from fairlead.train.wire import ADDRESS, NAME, TOKEN, Message, encode, messages
+from fairlead.train.wire import ADDRESS, NAME, NOTED, NOTES, TOKEN, Message, encode, messages
 
 #: Seconds between two signs of life, and to save and stop if the agent is gone.
 BEAT_S, LOST_S = 1.0, 30.0
@@ -78,12 +78,13 @@ def is_over(plan: Plan, link: Link) -> bool:
 
 
 class Silence:
-    """Nobody there: one worker alone, or one of a fixed number under torchrun."""
+    """No agent: one worker alone, or one of a fixed number under torchrun. Under the service it leaves notes in a
+    file."""
 
     fixed, running, epoch, suspended, finishing = True, False, 0, False, False
 
-    def __init__(self, plan: Plan, name: str) -> None:
-        self.name, self._plan = name, plan
+    def __init__(self, plan: Plan, name: str, notes: str | None = None) -> None:
+        self.name, self._plan, self._notes = name, plan, notes
         self.on_stop: Callable[[float], None] = lambda grace_s: None  # noqa: ARG005
 
     @property
@@ -94,7 +95,12 @@ class Silence:
         return until()
 
     def say(self, kind: str, **fields: Any) -> None:
-        """To nobody."""
+        """What people should know. All else no process would hear."""
+        if self._notes and kind in NOTED:
+            with contextlib.suppress(OSError):
+                handle = os.open(self._notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+                with open(handle, "wb") as file:
+                    file.write(encode(kind, worker=self.name, **fields))
 
     def nudge(self) -> None:
         """Nobody waits."""
@@ -188,5 +194,5 @@ def connect(beat: Callable[[], Message]) -> Link:
         local = int(env.get("LOCAL_WORLD_SIZE", world))
         names = tuple(f"w{place}" for place in range(world))
         nodes = tuple(f"n{place // max(1, local)}" for place in range(world))
-        return Silence(Plan(1, names, nodes), names[rank])
-    return Silence(Plan(1, ("w0",), ("n0",)), "w0")
+        return Silence(Plan(1, names, nodes), names[rank], env.get(NOTES))
+    return Silence(Plan(1, ("w0",), ("n0",)), "w0", env.get(NOTES))

@@ -12,8 +12,11 @@ import torch
 
 from fairlead.core.errors import InvalidSpec
 
+#: Where a checkpoint says of which run it is.
+ORIGIN = "origin"
+
 #: Names of parts that a job has itself.
-OURS = ("model", "optimizer", "tuner", "progress", "stream", "kinds", "data")
+OURS = ("model", "optimizer", "tuner", "progress", "stream", "kinds", "data", ORIGIN)
 
 
 def check_parts(model: torch.nn.Module, optimizer: torch.optim.Optimizer, others: Mapping[str, Any]) -> None:
@@ -67,6 +70,12 @@ class Parts:
     def add(self, **parts: Any) -> None:
         self._parts.update(parts)
 
+    def __getitem__(self, name: str) -> Any:
+        return self._parts[name]
+
+    def get(self, name: str) -> Any | None:
+        return self._parts.get(name)
+
     def state(self) -> dict[str, Any]:
         """The tensors are the parts' own, and change with them."""
         states = {name: part.state_dict() for name, part in self._parts.items()}
@@ -77,7 +86,7 @@ class Parts:
     def load(self, state: Mapping[str, Any], *, from_disk: bool) -> None:
         """Of the same parts, in another process or an earlier one. Raises InvalidSpec, and changes nothing, if they are
         others."""
-        self._check_kinds(state)
+        self.check_kinds(state)
         if not from_disk or state["progress"]["position"] > 0:  # between two epochs a job may get other data
             self._check_data(state)
         for name, part in self._parts.items():
@@ -87,7 +96,8 @@ class Parts:
         """A model is known by its parameters: in another class it is the same."""
         return {name: type(part).__name__ for name, part in self._parts.items() if name != "model"}
 
-    def _check_kinds(self, state: Mapping[str, Any]) -> None:
+    def check_kinds(self, state: Mapping[str, Any]) -> None:
+        """Raises InvalidSpec if a state is of other parts than these."""
         ours, theirs = self._kinds(), state["kinds"]
         for name in {**ours, **theirs}:
             if ours.get(name) != theirs.get(name):

@@ -21,6 +21,10 @@ class Progress:
     #: The script has said that it is enough, before its last epoch.
     over: bool = False
 
+    def reached(self, epochs: int, *, epoch_steps: float | None) -> bool:
+        """So many epochs; where the batch may change, those of so many steps each at the initial batch."""
+        return self.epoch >= epochs if epoch_steps is None else self.scale_invariant >= epochs * epoch_steps
+
     def passes(self, length: int) -> float:
         """Over data of so many samples, with the part of the present one."""
         return self.epoch + self.position / length

@@ -43,6 +43,7 @@ from fairlead.train.noise import Preconditioner
 from fairlead.train.parts import Parked, Parts, check_parts
 from fairlead.train.progress import Micro, Progress
 from fairlead.train.reducer import Reducer
+from fairlead.train.resumption import Resumption, StartOptions
 from fairlead.train.retuning import UNCHANGED, Retuning
 from fairlead.train.rules import Moment, Rule, default_rule
 from fairlead.train.rules import rule as find_rule
@@ -55,16 +56,17 @@ from fairlead.train.wire import TOKEN
 class Job:
     """One worker's part in a training job."""
 
-    def __init__(self, link: Link, *, seed: int, store: Store | None, save_every_s: float) -> None:
+    def __init__(self, link: Link, *, seed: int, store: Store | None, save_every_s: float, start: StartOptions) -> None:
         self.seed = seed
         self.progress = Progress()
         #: Of the last step, the mean over all workers.
         self.loss = float("nan")
         self._link = link
-        self._keeper = Keeper(store, save_every_s, lambda: (self.state(), self.progress.step), self._unsaved)
+        self._keeper = Keeper(store, save_every_s, lambda: self._resumption.marked(self), self._unsaved)
         self._members = Membership(link, self._enter, self._go_on, self._leave, lambda: room_for(self.state()))
         self._reducer: Reducer | None = None
         self._parts = Parts()
+        self._resumption = Resumption(self._keeper, link, self._parts, start)
         self._model: torch.nn.Module | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._micro: Micro | None = None
@@ -169,6 +171,7 @@ class Job:
             raise InvalidSpec(f"job.wrap: {error}") from None
         self._reducer = Reducer(list(plain.named_parameters()), Group(Plan(0, ("",), ("",)), 0, None))
         self._preconditioner = Preconditioner(optimizer)
+        self._resumption.note_optimizer(optimizer, rule=self._rule.name)
         if self._keeper.store is not None:
             self._keeper.store.signature = signature_of(plain.state_dict())
         optimizer.step = self._guarded(optimizer.step)  # type: ignore[method-assign]
@@ -226,6 +229,7 @@ class Job:
         self._retuning = Retuning(self.tuner)
         self._parts.add(tuner=self.tuner)
         self._parts.data = {"samples": loader.source.length, "seed": self.seed, "shuffle": shuffle}
+        self._resumption.note_data(batch, shards, **self._parts.data)
         if isinstance(loader.source, Streamed):
             self._parts.add(stream=loader.source)
         self._loader = loader
@@ -241,6 +245,7 @@ class Job:
         if count < 1:
             raise InvalidSpec(f"job.epochs({count}): expected at least one epoch")
         self._epochs = count
+        self._resumption.epochs = self._resumption.epochs or count
         if self._link.running:
             yield self._link.epoch
         if not self.joined:  # or if it has left its rehearsal by a break
@@ -251,13 +256,13 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """All epochs are done, or somebody has called `finish`."""
+        """All epochs are done, or a worker has called `finish`."""
+        return self.progress.over or self.reaches_end(self.progress)
+
+    def reaches_end(self, progress: Progress) -> bool:
+        """All epochs would be done there."""
         assert self.tuner is not None
-        if self.progress.over:
-            return True
-        if self.tuner.adaptive:
-            return self.progress.scale_invariant >= self._epochs * self.tuner.epoch_steps
-        return self.progress.epoch >= self._epochs
+        return progress.reached(self._epochs, epoch_steps=self.tuner.epoch_steps if self.tuner.adaptive else None)
 
     def finish(self) -> None:
         """It is enough, though there are epochs left: the loop ends after the next step, for all, and it is saved."""
@@ -396,10 +401,8 @@ class Job:
     def _enter(self, group: Group) -> None:
         """Make sure that everybody has the state of whoever is furthest, and go on together."""
         meeting = meet(group, step=self.progress.step if self.ending.has_state else None)
-        saved = self._keeper.saved() if meeting.nobody_knows and group.rank == 0 else None
-        if saved is not None and self.tuner is not None:
-            self.load(saved, from_disk=True)
-            self.tuner.speeds.forget()  # of workers that are gone, and whose names others may have
+        if meeting.nobody_knows and group.rank == 0:
+            self._resumption.start(self)
         if meeting.needy:
             knows = group.rank in meeting.donors
             state = hand_over(group, meeting.donors, self.state() if knows else None, local=meeting.local)
@@ -498,13 +501,16 @@ class Job:
     def load(self, state: dict[str, Any], *, from_disk: bool = False) -> None:
         self._parts.load(state, from_disk=from_disk)
         self.progress = Progress(**state["progress"])
+        if from_disk and self.tuner is not None:
+            self.tuner.speeds.forget()  # of workers that are gone, and whose names others may have
 
     # -- ending --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Training is over."""
         self._link.say("done")
-        self._save()
+        if self._resumption.complete_at != self.progress.step:
+            self._save()
         self._report(last=True)
 
     def _leave(self) -> NoReturn:

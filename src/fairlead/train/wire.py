@@ -11,6 +11,14 @@ From a worker, with `worker` for who it is:
                                              where it is, every second: computing, waiting or scripting; for how long;
                                              and how long its steps usually take
     report   {...}                           what it measured (`chronicle`); for the scheduler
+    begins   {text, step, directory}         as the leader: it starts from nothing, and saves there
+    continues, complete {text, step, saved_at, checkpoint, differing}
+                                             it starts from this checkpoint; or nothing was left to do
+    foreign  {text, step, checkpoint, differing}
+                                             that checkpoint is another run's, so it ends
+    locked   {text, directory, holder, within_s}
+                                             it waits for that process (pid, host, job), which saves in the same
+                                             directory, to end
     unsaved  {step, why}                     its state could not be saved; it trains on and tries again
     paused   {generation, world, seconds}    as the leader: for so long nobody trained when this generation began
     suspended, resumed {step}                it sleeps, or trains again
@@ -38,6 +46,24 @@ Message = dict[str, Any]
 
 #: Where a worker finds its agent, who it is there, and what proves it. Without the first there is no agent.
 ADDRESS, NAME, TOKEN = "FAIRLEAD_AGENT", "FAIRLEAD_WORKER", "FAIRLEAD_AGENT_TOKEN"
+
+#: A file for what people should know of a worker without an agent, under the service: of these messages, with these
+#: fields, one a line. No more than so many bytes and lines of it are read.
+NOTES = "FAIRLEAD_NOTES"
+NOTED = ("begins", "continues", "complete", "foreign", "locked", "unsaved")
+NOTE_FIELDS = (
+    "worker",
+    "text",
+    "step",
+    "directory",
+    "saved_at",
+    "checkpoint",
+    "differing",
+    "holder",
+    "within_s",
+    "why",
+)
+MOST_NOTES_BYTES, MOST_NOTES = 1 << 18, 200
 
 
 def encode(kind: str, **fields: Any) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.jobfile import JobRequest, parse_job, request_from, resolve_deadline, resolve_paths, to_data
+from fairlead.jobfile import MOST_BYTES, JobRequest, parse_job, request_from, resolve_deadline, resolve_paths, to_data
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,6 +29,9 @@ _OPTIONS = (
     click.option("--gpus", metavar="N|A-B|auto", help="How many GPUs; a range or auto for an elastic job."),
     click.option("--gpu-type", multiple=True, metavar="TYPE", help="A type of GPU it accepts; can be repeated."),
     click.option("--elastic", metavar="HOW", help="How an elastic job changes its GPUs: in-place or restart."),
+    click.option("--launch", metavar="HOW",
+                 help="How often the command is started: per-gpu or once.  [default: once for a launcher such as "
+                 "torchrun, a shell line and one GPU; else per-gpu]"),
     click.option("--queue", metavar="NAME", help="The queue it waits in."),
     click.option("--priority", type=int, metavar="N", help="The higher, the earlier."),
     click.option("--weight", type=float, metavar="W", help="Its share, where GPUs are divided by shares."),
@@ -104,16 +108,42 @@ def request_of(ctx: click.Context, *, file: str | None, clean_env: bool, **optio
 
 
 def _from_file(file: str) -> dict[str, Any]:
-    try:
-        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise InvalidSpec(f"cannot read {file}: {error.strerror}{_perhaps_a_command(file)}") from None
     source = "standard input" if file == "-" else file
+    text = sys.stdin.buffer.read(MOST_BYTES + 1) if file == "-" else _contents(file)
+    if len(text) > MOST_BYTES:
+        raise InvalidSpec(f"{source} is larger than {MOST_BYTES} bytes; a job file is a page of text")
     try:
         decoded = text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidSpec(f"{source} is no text: byte {error.start + 1} is not UTF-8") from None
     return to_data(parse_job(decoded, source=source), secrets=True)
+
+
+def _contents(file: str) -> bytes:
+    """What is in a file, up to a byte more than a job file may have. Whatever has no end, or none yet, is not read."""
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
+            kind = os.fstat(opened.fileno()).st_mode
+            if not stat.S_ISREG(kind) and not _is_substituted(file, kind):
+                what = next((name for is_it, name in _KINDS if is_it(kind)), "no file")
+                raise InvalidSpec(f"{file} is {what}; expected a regular file, or - for standard input")
+            os.set_blocking(opened.fileno(), True)
+            return opened.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise InvalidSpec(f"cannot read {file}: {error.strerror}{_perhaps_a_command(file)}") from None
+
+
+_KINDS = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def _is_substituted(file: str, kind: int) -> bool:
+    """Is it a pipe of the shell's: `fairlead submit <(make-job)`, or /dev/stdin?"""
+    return stat.S_ISFIFO(kind) and os.path.dirname(os.path.abspath(file)) in ("/dev", "/dev/fd", "/proc/self/fd")
 
 
 def _perhaps_a_command(file: str) -> str:

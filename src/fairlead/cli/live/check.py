@@ -12,7 +12,7 @@ from fairlead.cli.live.asking import BeforeDashes, job_options, request_of
 from fairlead.cli.live.connect import STATE, connect, errors_told, say
 from fairlead.cli.live.outlook import answered, foreseen
 from fairlead.cli.live.showing import output_option, print_data
-from fairlead.cli.live.wording import clean
+from fairlead.cli.live.wording import clean, launched
 from fairlead.client.errors import NoServer
 from fairlead.client.resources import Check
 from fairlead.jobfile import schema, to_data
@@ -45,6 +45,8 @@ def check(*, prints_schema: bool, output: str, state: Path | None, **options: An
             return
         for sentence in _sentences(told):
             click.echo(sentence)
+        if how := launched(request):
+            click.echo(how)
 
 
 def _sentences(told: Check) -> list[str]:

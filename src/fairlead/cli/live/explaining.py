@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from fairlead.cli.live.completing import JOB_ID
@@ -10,6 +12,7 @@ from fairlead.cli.live.showing import output_option, print_data
 from fairlead.cli.live.wording import clean
 from fairlead.client.calls import Client
 from fairlead.client.errors import NotFound, Problem
+from fairlead.client.resources import Explanation
 
 
 @click.command("explain")
@@ -25,7 +28,23 @@ def explain_job(client: Client, job_id: str, output: str) -> None:
         detail = f"there is neither a job nor a file {job_id!r}" if looks_like_a_file else str(error)
         raise NotFound(Problem(404, detail=detail)) from None
     if output != "table":
-        print_data(told, output)
+        print_data(_data(told), output)
         return
     for sentence in told["text"]:
         click.echo(clean(sentence))
+
+
+def _data(told: Explanation) -> dict[str, Any]:
+    """For programs: the code, the sentence and what it rests on come first; a job that has succeeded has no code."""
+    reason = told["reason"]
+    evidence: dict[str, Any] = {}
+    if reason is not None:
+        evidence = {**reason.get("numbers", {}), "jobs": reason.get("jobs", [])}
+    return {
+        "id": told["id"],
+        "code": None if reason is None else reason["code"],
+        "text": told["text"][0] if reason is None else reason["text"],
+        "evidence": evidence,
+        "reason": reason,
+        "sentences": told["text"],
+    }

@@ -24,6 +24,9 @@ from fairlead.client.resources import ENDED, Job, StoryEvent
 
 _INDENT = 12
 
+#: In words for people.
+LAUNCHES = {"once": "once, with all of its GPUs", "per-gpu": "per-gpu: a process on each of its GPUs"}
+
 
 @click.command()
 @JOB_ID
@@ -74,6 +77,8 @@ def _rows(job: Job, look: Look) -> Iterator[tuple[str, str | Text]]:
         yield "why", reason
     yield "user", f"{clean(job['user'])}, queue {clean(job['queue'])}, priority {job['priority']}"
     yield "GPUs", _gpus(job)
+    if job["gpus"]["max"] > 1:
+        yield "launch", LAUNCHES.get(job["launch"], clean(job["launch"]))
     if job["batch"] is not None or job["goodput"] is not None:
         batch = "" if job["batch"] is None else f"batch {job['batch']:,}"
         goodput = "" if job["goodput"] is None else f"goodput {rate(job['goodput'])}"
@@ -96,6 +101,7 @@ def _rows(job: Job, look: Look) -> Iterator[tuple[str, str | Text]]:
 def _gpus(job: Job) -> str:
     gpus = job["gpus"]
     size = str(gpus["min"]) if gpus["min"] == gpus["max"] else f"{gpus['min']} to {gpus['max']}"
+    size += ", pinned" if gpus.get("pinned") else ""
     kind = f" of type {clean(gpus['type'])}" if gpus.get("type") else ""
     where = places(gpus.get("allocation") or {})
     used = f"{gpu_hours(job['gpu_seconds'])} GPU-hours" + ("" if job["state"] in ENDED else " so far")

@@ -14,7 +14,7 @@ from fairlead.cli.live.connect import QUIET, say, talks, typed
 from fairlead.cli.live.logs import follow
 from fairlead.cli.live.outlook import answered
 from fairlead.cli.live.wait import wait_for_all
-from fairlead.cli.live.wording import clean, counted
+from fairlead.cli.live.wording import clean, counted, launched
 from fairlead.client.calls import Client
 from fairlead.client.resources import Submitted
 from fairlead.core.errors import InvalidSpec
@@ -51,6 +51,8 @@ def submit(
         sys.stdout.flush()
     if not quiet:
         _tell(answer, follows=follows or wait)
+        if how := launched(request):
+            say(how)
     if follows:
         sys.exit(follow(client, answer["ids"][0], quiet=quiet))
     if wait:

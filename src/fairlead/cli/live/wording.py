@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from fairlead.client.resources import ENDED, Job
+from fairlead.jobfile import JobRequest, launch_of
 
 #: Nothing to show.
 NONE = "-"
@@ -99,3 +100,21 @@ def left(job: Job, now: float) -> str:
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def launched(request: JobRequest) -> str:
+    """How its command will be started on several GPUs, and how to have it otherwise, if that was chosen for its user.
+
+    A command with a range of GPUs that change in place is what `fairlead.train` is for, and needs no word.
+    """
+    choice, gpus = launch_of(request), request.gpus
+    if choice.stated or gpus.most == 1:
+        return ""
+    if choice.launch == "once":
+        fixed = "; their number does not change while it runs" if gpus.elastic else ""
+        many = f"its {gpus.least} GPUs" if not gpus.elastic else "all of its GPUs"
+        return f"starts it once, with {many}: {choice.why}{fixed} (for a process on each GPU: --launch per-gpu)"
+    if gpus.elastic and request.elastic == "in-place":
+        return ""
+    each = f"each of its {gpus.least} GPUs" if not gpus.elastic else "each of its GPUs"
+    return f"starts it on {each}, as torchrun would (if it starts its workers itself: --launch once)"

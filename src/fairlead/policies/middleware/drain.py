@@ -93,7 +93,7 @@ def _leaves(view: Snapshot, job: Job, closing: set[str], planned: Allocation, wh
     nodes, left_s = _where(view, job, closing)
     fate = f"goes on with {counted(planned.total, 'GPU')}: {planned}" if planned else f"waits: {why.text}"
     text = f"leaves node {nodes}, which has to be empty {_soon(left_s)}; it {fate}"
-    return Reason(DRAIN, text, {**why.numbers, "gpus": planned.total, "left_s": left_s})
+    return Reason(DRAIN, text, {**why.numbers, "gpus": planned.total, "left_s": left_s}, why.jobs)
 
 
 def _stays(view: Snapshot, job: Job, closing: set[str]) -> Reason:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job
+from fairlead.policies.gpu_speeds import believed_speeds
 from fairlead.policies.middleware.claims import NO_LIMIT, Claims
 from fairlead.policies.middleware.imagining import masks_of
 from fairlead.policies.middleware.judging import limits_of_queues, limits_of_users
@@ -144,14 +145,14 @@ def _in_place(loan: _Loan, job: Job, wish: Allocation, most: int) -> Allocation:
 
 def _elsewhere(loan: _Loan, stranded: list[int], wished_J: Ints) -> None:
     """Those that have nothing yet start, or go, wherever there is room."""
-    room = loan.room()
+    room, speeds = loan.room(), believed_speeds(loan.view)
     for place in stranded:
         job = loan.found.jobs[place]
         free = room.free(job.spec.gpu_types)
         gpus = min(int(wished_J[place]), loan.most(place), free)
         if free <= 0 or gpus < job.spec.least:
             continue
-        allocation = room.take(gpus, job.spec.gpu_types)
+        allocation = room.take(gpus, job.spec.gpu_types, speeds(job.id))
         if allocation is not None:
             loan.give(place, allocation)
 

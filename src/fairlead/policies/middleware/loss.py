@@ -178,7 +178,8 @@ def _spared(view: Snapshot, job: Job, other: Job) -> Reason:
         f"keeps {counted(job.allocation.total, 'GPU')}: job {other.id}, which is like it, is stopped instead and loses "
         f"{theirs:.0f} GPU-s where it would lose {own:.0f}"
     )
-    return Reason(LEAST_LOSS, text, {"gpus": job.allocation.total, "loss_gpu_s": own, "other_loss_gpu_s": theirs})
+    numbers = {"gpus": job.allocation.total, "loss_gpu_s": own, "other_loss_gpu_s": theirs}
+    return Reason(LEAST_LOSS, text, numbers, (other.id,))
 
 
 def _stopped(view: Snapshot, job: Job, other: Job) -> Reason:
@@ -187,4 +188,4 @@ def _stopped(view: Snapshot, job: Job, other: Job) -> Reason:
         f"gives its {counted(job.allocation.total, 'GPU')} up in place of job {other.id}, which is like it and would "
         f"lose {theirs:.0f} GPU-s where this one loses {own:.0f}"
     )
-    return Reason(LEAST_LOSS, text, {"gpus": 0, "loss_gpu_s": own, "other_loss_gpu_s": theirs})
+    return Reason(LEAST_LOSS, text, {"gpus": 0, "loss_gpu_s": own, "other_loss_gpu_s": theirs}, (other.id,))

@@ -53,7 +53,7 @@ class MinimumRun(Wearer):
 
         def explain(job: Job) -> Reason:
             if job.id in waits:
-                return _waits(view, waits[job.id], protected.get(waits[job.id], view.now + self.seconds))
+                return _waits(view, waits[job.id], protected.get(waits[job.id], view.now + self.seconds), self.seconds)
             if allocations.get(job.id) == plan.allocations.get(job.id):
                 return plan.reasons[job.id]
             return _stays(view, allocations[job.id], protected.get(job.id))
@@ -78,11 +78,15 @@ def _is_disturbed(job: Job, planned: Allocation) -> bool:
     return not planned if job.spec.in_place else planned != job.allocation
 
 
-def _waits(view: Snapshot, other: str, until: float) -> Reason:
-    gpus, user = view.allocations[other].total, view.jobs[other].spec.tenant
-    keeps = f"job {other} of {user} has just begun, and keeps its {counted(gpus, 'GPU')}"
-    text = f"waits for up to {until - view.now:.0f} s: {keeps}"
-    return Reason(MINIMUM_RUN, text, {"gpus": gpus, "wait_s": until - view.now})
+def _waits(view: Snapshot, other: str, until: float, seconds: float) -> Reason:
+    gpus, holder = view.allocations[other].total, view.jobs[other]
+    who = f"job {other} of {holder.spec.tenant}"
+    if holder.phase is Phase.RUNNING:
+        text = f"waits for up to {until - view.now:.0f} s: {who} has just begun, and keeps its {counted(gpus, 'GPU')}"
+    else:  # when it will be there is not known
+        keeps = f"keeps its {counted(gpus, 'GPU')} until it has run for {seconds:.0f} s"
+        text = f"waits: {who} is {holder.phase.value}, and {keeps}"
+    return Reason(MINIMUM_RUN, text, {"gpus": gpus, "wait_s": until - view.now}, (other,))
 
 
 def _stays(view: Snapshot, allocation: Allocation, until: float | None) -> Reason:

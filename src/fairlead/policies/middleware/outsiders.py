@@ -75,7 +75,8 @@ def _seized(view: Snapshot, plan: Plan) -> Allocation:
 def _waits(job: Job, waits: Mapping[str, str]) -> Reason:
     other = waits.get(job.id, _OUTSIDERS)
     why = "are used by processes that Fairlead did not start" if other == _OUTSIDERS else f"stay with job {other}"
-    return Reason(OUTSIDE, f"waits: GPUs that it was to get {why}", {"needs": job.spec.least})
+    jobs = () if other == _OUTSIDERS else (other,)
+    return Reason(OUTSIDE, f"waits: GPUs that it was to get {why}", {"needs": job.spec.least}, jobs)
 
 
 def _has_less(got: Allocation) -> Reason:
@@ -91,4 +92,4 @@ def _told(view: Snapshot, closed: Closed, job: Job, reason: Reason) -> Reason:
     text = closed.text(reason.text)
     if lacking:
         text += f"; {counted(lacking, 'GPU')} {are(lacking)} used by processes that Fairlead did not start"
-    return Reason(reason.code, text, {**reason.numbers, "outside": lacking} if lacking else reason.numbers)
+    return replace(reason, text=text, numbers={**reason.numbers, "outside": lacking} if lacking else reason.numbers)

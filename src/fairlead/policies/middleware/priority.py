@@ -22,6 +22,14 @@ PRIORITY = "priority"
 
 
 @dataclass(frozen=True)
+class _Rank:
+    """What comes before a job: other jobs, which need too many of the GPUs there are."""
+
+    ahead: tuple[str, ...]
+    there: int
+
+
+@dataclass(frozen=True)
 class ByPriority(Wearer):
     """Jobs of higher priority run before those of lower; another policy plans for those that may."""
 
@@ -34,16 +42,24 @@ class ByPriority(Wearer):
         def explain(job: Job) -> Reason:
             if job.id not in outranked:
                 return plan.reasons[job.id]
-            others, above = outranked[job.id], job.spec.priority
-            have, need = ("has", "needs") if others == 1 else ("have", "need")
-            first = f"{counted(others, 'job')} {have} a higher priority than its {above}"
-            text = f"waits: {first}, and {need} all GPUs there are"
-            return Reason(PRIORITY, text, {"priority": above, "above": others})
+            return self._reason(view, job, outranked[job.id])
 
         return replace(plan, reasons=Reasons(view, explain))
 
-    def _outranked(self, view: Snapshot) -> dict[str, int]:
-        """Jobs that are not to be shown, and how many come before each."""
+    def _reason(self, view: Snapshot, job: Job, rank: _Rank) -> Reason:
+        needs, ahead = self._needs(job), [view.jobs[job_id] for job_id in rank.ahead]
+        above = [other for other in ahead if other.spec.priority > job.spec.priority]
+        first = f"{counted(len(above), 'job')} of higher priority than its {job.spec.priority}"
+        if rest := len(ahead) - len(above):
+            first += f" and {counted(rest, 'job')} that {'runs or came' if rest == 1 else 'run or came'} first"
+        gpus = sum(other.allocation.total if _stays(other) else self._needs(other) for other in ahead)
+        need = "needs" if len(ahead) == 1 else "need"
+        text = f"waits: {first} {need} {gpus} of the {counted(rank.there, 'GPU')} there are, and this one needs {needs}"
+        numbers = {"needs": needs, "priority": job.spec.priority, "above": len(above), "ahead_gpus": gpus}
+        return Reason(PRIORITY, text, {**numbers, "total": rank.there}, rank.ahead)
+
+    def _outranked(self, view: Snapshot) -> dict[str, _Rank]:
+        """Jobs that are not to be shown, and what comes before each."""
         classes: dict[int, list[Job]] = {}
         for job in view.jobs.values():
             classes.setdefault(job.spec.priority, []).append(job)
@@ -51,17 +67,19 @@ class ByPriority(Wearer):
             return {}
         there = sum(node.gpus for node in view.nodes.values() if node.open)
         free = there - sum(job.allocation.total for job in view.jobs.values() if _stays(job))
-        hidden: dict[str, int] = {}
-        before, full = 0, False
+        hidden: dict[str, _Rank] = {}
+        before, full = [job.id for job in view.jobs.values() if _stays(job)], False
+        higher = False
         for priority in sorted(classes, reverse=True):
             members = [job for job in classes[priority] if not _stays(job) and self._needs(job) <= there]
             for job in sorted(members, key=lambda job: not job.allocation):
-                if before and (full or self._needs(job) > free):
-                    hidden[job.id] = before
+                if higher and (full or self._needs(job) > free):
+                    hidden[job.id] = _Rank(tuple(before), there)
                 else:
                     free -= self._needs(job)
+                before.append(job.id)
             full = full or free <= 0 or any(job.id in hidden for job in members)
-            before += len(classes[priority])
+            higher = True
         return hidden
 
     def _needs(self, job: Job) -> int:

@@ -8,12 +8,14 @@ all of its work. So as long as it holds GPUs it is shown as one that must not be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Job, Plan
+from fairlead.core.types import Job, Plan, Reason
 from fairlead.policies.middleware.imagining import imagined
 from fairlead.policies.middleware.wearing import Wearer
+from fairlead.policies.reasons import Reasons
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,25 @@ class SpareUnsaved(Wearer):
     """Jobs that would lose all their work are not stopped for others of the same standing; another policy plans."""
 
     def plan(self, view: Snapshot) -> Plan:
-        unsaved = [view.jobs[job_id] for job_id in view.allocations if would_lose_all(view.jobs[job_id])]
-        return self.inner.plan(imagined(view, specs={job.id: replace(job.spec, preemptible=False) for job in unsaved}))
+        unsaved = {job_id for job_id in view.allocations if would_lose_all(view.jobs[job_id])}
+        if not unsaved:
+            return self.inner.plan(view)
+        specs = {job_id: replace(view.jobs[job_id].spec, preemptible=False) for job_id in unsaved}
+        plan = self.inner.plan(imagined(view, specs=specs))
+
+        def explain(job: Job) -> Reason:
+            reason = plan.reasons[job.id]
+            spared = [job_id for job_id in reason.jobs if job_id in unsaved]
+            return _told(reason, spared) if spared and job.id not in plan.allocations else reason
+
+        return replace(plan, reasons=Reasons(view, explain))
+
+
+def _told(reason: Reason, spared: Sequence[str]) -> Reason:
+    """Why it waits, and what the inner policy did not know: why jobs that could be stopped are not."""
+    which = f"job {spared[0]} has" if len(spared) == 1 else f"{len(spared)} of these jobs have"
+    text = f"{reason.text}; {which} saved no checkpoint, and would lose all work if stopped"
+    return replace(reason, text=text, numbers={**reason.numbers, "unsaved": len(spared)})
 
 
 def would_lose_all(job: Job) -> bool:

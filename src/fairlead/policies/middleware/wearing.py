@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, is_dataclass, replace
 
+from fairlead.core.capability import Capability, needs_of
 from fairlead.core.loop import Policy
 from fairlead.policies.tiresias import Tiresias
 
@@ -18,11 +19,13 @@ class Wearer:
     inner: Policy = field(default_factory=Tiresias)
     #: As the inner policy says.
     adapts: str = field(init=False, repr=False, compare=False)
-    needs_oracle: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "adapts", getattr(self.inner, "adapts", "nothing"))
-        object.__setattr__(self, "needs_oracle", bool(getattr(self.inner, "needs_oracle", False)))
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        return needs_of(self.inner)
 
 
 def twin(policy: Policy) -> Policy:

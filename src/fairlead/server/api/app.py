@@ -64,16 +64,18 @@ def make_app(service: Service, settings: Settings | None = None, *, metrics: Met
 # -- the OpenAPI document ----------------------------------------------------------------------------------------------
 
 _STATUS = {
+    400: "This is not HTTP, or a body that is not JSON in UTF-8.",
     401: "No token, or one that is not known.",
     403: "Not allowed for this role, or by a session.",
     404: "There is no such thing, or it is somebody else's.",
-    408: "The body did not come in time.",
+    408: "The request did not come in time.",
     409: "It contradicts what is already there.",
     413: "The body is too large.",
     415: "The body is of another kind.",
     421: "The server does not answer by this name.",
     422: "Something in it is wrong; `errors` says what.",
     429: "Too often, or too many; `Retry-After` says when again.",
+    431: "The headers are too large.",
     503: "The control plane cannot do it now.",
 }
 
@@ -112,7 +114,7 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 def _add_problems(operation: dict[str, Any], method: str, path: str) -> None:
     """Every problem that an operation can answer with."""
-    statuses = {421, 503}
+    statuses = {400, 408, 421, 431, 503}
     if (method.upper(), path) not in PUBLIC | OPEN:
         statuses |= {401, 403, 429}
     if path in ("/session", "/login"):
@@ -122,7 +124,9 @@ def _add_problems(operation: dict[str, Any], method: str, path: str) -> None:
     if operation.get("parameters") or "requestBody" in operation:
         statuses |= {422}
     if method != "get":
-        statuses |= {408, 409, 413}
+        statuses |= {409, 413}
+    if any(parameter["name"] == "cursor" for parameter in operation.get("parameters", ())):
+        statuses |= {409}
     if "requestBody" in operation:
         statuses |= {415}
     responses = operation["responses"]

@@ -48,6 +48,10 @@ HEADERS = {
 }
 
 
+#: Of an answer before the whole request was read.
+_CLOSE = {"Connection": "close"}
+
+
 class Refused(Exception):
     """A request that goes no further."""
 
@@ -166,6 +170,8 @@ class Gate:
 
     async def _whole_body(self, scope: Scope, receive: Receive) -> Receive:
         """Take the body in, as long as it is small; what the length header says is not believed."""
+        if why := _unreadable_body(Headers(scope=scope)):
+            raise Refused(problem(400, why, path=scope["path"], headers=_CLOSE))
         if scope["method"] in _READS:
             return receive
         most, parts, size = self._settings.largest_body_bytes, list[bytes](), 0
@@ -178,9 +184,7 @@ class Gate:
                 async with asyncio.timeout_at(ends_at):
                     message = await receive()
             except TimeoutError:
-                late = problem(
-                    408, "the body did not come in time", path=scope["path"], headers={"Connection": "close"}
-                )
+                late = problem(408, "the body did not come in time", path=scope["path"], headers=_CLOSE)
                 raise Refused(late) from None
             if message["type"] != "http.request":
                 raise ClientDisconnect  # half a job file may be a job file, but not the one that was meant
@@ -194,13 +198,23 @@ class Gate:
 
     def _too_large(self, scope: Scope) -> Refused:
         detail = f"the body is larger than {self._settings.largest_body_bytes} bytes; a job file is a page of text"
-        return Refused(problem(413, detail, path=scope["path"], headers={"Connection": "close"}))
+        return Refused(problem(413, detail, path=scope["path"], headers=_CLOSE))
 
 
 def _bearer(authorization: str) -> str:
     """The token in a header; empty if there is none."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _unreadable_body(headers: Headers) -> str:
+    """Why what comes after these headers cannot be told from what comes after that; empty if it can."""
+    if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+        return "Transfer-Encoding may only be chunked: any other body ends with the connection alone"
+    upgrades = "upgrade" in headers.get("connection", "").lower() and "upgrade" in headers
+    if upgrades and (headers.get("content-length", "0") != "0" or "transfer-encoding" in headers):
+        return "HTTP/1.1 is spoken here and nothing else; send a request with a body without the header Upgrade"
+    return ""
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
@@ -244,7 +258,7 @@ class _Answer:
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
-            route = getattr(self._scope.get("route"), "path", None)
+            route = getattr(self._scope.get("route"), "path_format", None)
             self._metrics.request(
                 route=route if isinstance(route, str) else "other",
                 method=self._scope["method"],

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
 from fairlead.server import listing
@@ -35,6 +36,22 @@ class Wish(StrEnum):
     RESUME = "resume"
 
 
+class WishConvertor(Convertor[str]):
+    """Only what can be done about a job is a path of its own: `/jobs/1/logs` is there to be read, and not to be asked
+    for by POST (405)."""
+
+    regex = "|".join(Wish)
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("wish", WishConvertor())
+
+
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 _Text = Annotated[str | None, Query(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -43,7 +60,18 @@ _Labels = Annotated[
     Query(description="key=value; of several, all."),
 ]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-Cursor = Annotated[str | None, Query(max_length=64, description="`next` of the page before.")]
+
+
+def _cursor(*kinds: str) -> Any:
+    """The pattern is for the document: the list says in words what is wrong."""
+    pattern = f"^(?:{'|'.join(listing.CURSORS[kind] for kind in kinds)})$"
+    told = "`next` of the page before. It goes with the same other parameters: with others it may be refused (409)."
+    return Query(max_length=64, description=told, json_schema_extra={"pattern": pattern})
+
+
+#: A list of jobs that have not ended goes on in another way than one that shows ended ones, too.
+Cursor = Annotated[str | None, _cursor("live", "all")]
+StoredCursor = Annotated[str | None, _cursor("all")]
 
 
 @router.get("/jobs", response_model=models.JobPage)
@@ -80,7 +108,7 @@ async def list_history(
     user: _Text = None,
     queue: _Text = None,
     limit: Limit = 100,
-    cursor: Cursor = None,
+    cursor: StoredCursor = None,
 ) -> Response:
     """Jobs that have ended, newest first."""
     query = listing.Query(user=user, queue=queue, ended=True, live=False, limit=limit, cursor=cursor)
@@ -149,7 +177,7 @@ async def change_job(job_id: JobId, change: models.Priority, caller: Asker, serv
     return Json(resource, status_code=202)
 
 
-@router.post("/jobs/{job_id}/{wish}", status_code=202, response_model=models.Job)
+@router.post("/jobs/{job_id}/{wish:wish}", status_code=202, response_model=models.Job)
 async def wish_for_job(
     job_id: JobId,
     wish: Wish,
@@ -172,7 +200,7 @@ async def change_array(
     return Json(told, status_code=202)
 
 
-@router.post("/arrays/{number}/{wish}", status_code=202, response_model=models.Array)
+@router.post("/arrays/{number}/{wish:wish}", status_code=202, response_model=models.Array)
 async def wish_for_array(
     number: ArrayNumber,
     wish: Wish,

@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.jobfile import parse_duration
+from fairlead.jobfile.times import DURATION
 from fairlead.server.api.asked import Asker, JobId, TheService, TheStreams
 from fairlead.server.logs import MOST_TAIL, Follower, Wanted
 
@@ -23,9 +24,15 @@ Attempt = Annotated[
     Query(pattern=r"^([0-9]{1,9}|all)$", description="A number, or `all`; without it, the last one."),
 ]
 Tail = Annotated[int | None, Query(ge=0, le=MOST_TAIL, description="The last so many lines of each worker.")]
+#: UNIX seconds have at least nine digits: no query is about the last thirty years in seconds.
+_UNIX = r"[0-9]{9,12}(?:\.[0-9]{1,9})?"
 Since = Annotated[
     str | None,
-    Query(max_length=40, description="What was written since: UNIX seconds, or how long ago, such as 10m."),
+    Query(
+        max_length=40,
+        description="What was written since: UNIX seconds (9 digits or more), or how long ago: 90, 10m, 1:30:00.",
+        json_schema_extra={"pattern": f"^(?:{_UNIX}|{DURATION})$"},  # for the document: `_moment` says it in words
+    ),
 ]
 
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {
@@ -43,13 +50,11 @@ def _wanted(rank: int | None, attempt: str | None, tail: int | None, since: str 
 
 
 def _moment(text: str, now: float) -> float:
-    """Digits alone are UNIX seconds if they are many: nobody asks for the last thirty years in seconds."""
-    if re.fullmatch(r"[0-9]{9,12}(\.[0-9]{1,9})?", text):
+    if re.fullmatch(_UNIX, text):
         return float(text)
-    try:
+    if re.fullmatch(DURATION, text):
         return now - parse_duration(text, field="since")
-    except InvalidSpec:
-        raise InvalidSpec("since is a number of UNIX seconds, or how long ago: 90s, 10m, 2h30m or 1d") from None
+    raise InvalidSpec("since is a number of UNIX seconds, or how long ago: 90s, 10m, 2h30m or 1d")
 
 
 @router.get(

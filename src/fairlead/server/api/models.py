@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from fairlead.core.types import Launch
 from fairlead.server.auth import NAME, Role
 from fairlead.server.resources import State
 
@@ -22,10 +23,17 @@ class _In(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+def _integral(value: Any) -> Any:
+    """To JSON, 2.0 is the whole number 2."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class Priority(_In):
     """Another priority for a job."""
 
-    priority: int = Field(ge=-1_000_000, le=1_000_000, description="The higher, the earlier.")
+    priority: Annotated[int, BeforeValidator(_integral)] = Field(
+        ge=-1_000_000, le=1_000_000, description="The higher, the earlier."
+    )
 
 
 class Cancellation(_In):
@@ -79,11 +87,12 @@ class Problem(BaseModel):
 
 
 class Why(BaseModel):
-    """Why a job is where it is: a code for programs, a sentence, and the figures it rests on."""
+    """Why a job is where it is: a code for programs, a sentence, the figures it rests on, and the jobs that decide."""
 
     code: str
     text: str
     numbers: dict[str, float | None]
+    jobs: list[str]
 
 
 class Gpus(BaseModel):
@@ -94,6 +103,7 @@ class Gpus(BaseModel):
     max: int
     requested: int
     allocation: dict[str, list[int]]
+    pinned: bool = Field(description="It accepts only what it holds until its attempt ends, as it cannot change size.")
     type: str | None
 
 
@@ -125,6 +135,7 @@ class Job(BaseModel):
     priority: int
     weight: float
     preemptible: bool
+    launch: Launch = Field(description="How often its command is started: on each of its GPUs, or once for all.")
     labels: dict[str, str]
     deadline: float | None
     budget: float | None

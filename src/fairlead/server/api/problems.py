@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
 from fairlead.jobfile import InvalidJob
@@ -57,6 +58,7 @@ _KINDS = {
     421: "misdirected",
     422: "invalid",
     429: "too-many",
+    431: "headers-too-large",
     500: "internal",
     503: "unavailable",
 }
@@ -72,17 +74,21 @@ def problem(
     **more: Any,
 ) -> ProblemResponse:
     """`more` are members that this kind of problem adds."""
-    body: dict[str, Any] = {
+    body = {**problem_document(status, detail, path=path), **more}
+    if errors:
+        body["errors"] = list(errors[:_MOST_ERRORS])
+    return ProblemResponse(body, status_code=status, headers=dict(headers or {}))
+
+
+def problem_document(status: int, detail: str, *, path: str = "") -> dict[str, Any]:
+    """The members that every problem has."""
+    return {
         "type": f"urn:fairlead:{_KINDS.get(status, 'error')}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
         "instance": path,
-        **more,
     }
-    if errors:
-        body["errors"] = list(errors[:_MOST_ERRORS])
-    return ProblemResponse(body, status_code=status, headers=dict(headers or {}))
 
 
 #: Whose fault, and what that is in HTTP; the first that fits.
@@ -137,10 +143,15 @@ def _invalid(path: str, error: RequestValidationError) -> Response:
     return problem(422, f"{first['field']}: {first['text']}".removeprefix(": "), path=path, errors=errors)
 
 
+#: What FastAPI says of a body that is not UTF-8, or nested too deeply.
+_UNREADABLE = "There was an error parsing the body"
+
+
 def _sentence(error: HTTPException) -> str:
-    if error.detail != HTTPStatus(error.status_code).phrase:
+    if error.detail not in (HTTPStatus(error.status_code).phrase, _UNREADABLE):
         return str(error.detail)
     return {
+        400: "the body cannot be read; expected JSON in UTF-8",
         404: "there is nothing here; the routes are listed in /openapi.json",
         405: "this method is not allowed here; the header Allow says which are",
     }.get(error.status_code, str(error.detail))
@@ -148,6 +159,8 @@ def _sentence(error: HTTPException) -> str:
 
 def _allowed(request: Request, error: HTTPException) -> dict[str, str]:
     """Every method of the path. A router knows only of the first route that has it."""
-    path = getattr(request.scope.get("route"), "path", None)
-    methods = request.app.openapi()["paths"].get(path, {})
-    return {"Allow": ", ".join(sorted(method.upper() for method in methods))} if methods else dict(error.headers or {})
+    methods = set[str]()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            methods |= getattr(route, "methods", None) or set()
+    return {"Allow": ", ".join(sorted(methods))} if methods else dict(error.headers or {})

@@ -22,7 +22,12 @@ class Settings:
     static: Path = field(default=STATIC)
 
     largest_body_bytes: int = 2**20
+    #: Seconds for the headers of a request, for its body, and between two requests of a connection.
+    head_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
+    idle_timeout_s: float = 15.0
+    #: Connections that are open at the same time.
+    most_connections: int = 2000
     #: Requests of each user: so many a second, and so many at once.
     requests_per_s: float = 300.0
     requests_burst: int = 600

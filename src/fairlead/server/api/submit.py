@@ -42,7 +42,7 @@ _JOB: dict[str, Any] = {
         "required": True,
         "content": {
             "application/json": {"schema": {"$ref": "#/components/schemas/JobRequest"}},
-            "application/yaml": {"schema": {"type": "string", "description": "The same as YAML."}},
+            "application/yaml": {"schema": {"$ref": "#/components/schemas/JobRequest"}},
         },
     }
 }

@@ -12,20 +12,29 @@ from importlib import resources
 from pathlib import Path
 
 from fairlead.core.errors import BackendError, InvalidSpec
+from fairlead.sim.intervals import Difference, Interval
 from fairlead.sim.report import wording
 from fairlead.sim.report.runs import Case, Entry, Run, cases_of, common_setting, own_settings, varied_settings
 from fairlead.sim.report.series import Budget, entry_data, sweep_data
-from fairlead.sim.report.wording import NONE, Row, duration, listing, percent
+from fairlead.sim.report.wording import NONE, Row, change, duration, listing, percent
+
+#: Colours of the style sheet; more policies have the same ones again, with dashes or hatching.
+COLOURS = 8
 
 #: Ids of unfinished jobs that the banner names.
 _NAMED = 12
 
 
-def write_report(path: Path, runs: Sequence[Run], title: str, *, headline: str | None = None) -> None:
-    """Write the comparison of `runs` to `path`, all or nothing. Without a headline the page says who won."""
+def write_report(
+    path: Path, runs: Sequence[Run], title: str, *, headline: str | None = None, baseline: str | None = None
+) -> None:
+    """Write the comparison of `runs` to `path`, all or nothing. Without a headline the page says who won.
+
+    `baseline` is the label of the policy that the others are compared with, seed by seed.
+    """
     if not runs:
         raise InvalidSpec("a report needs at least one run")
-    page = render(runs, title, headline=headline)
+    page = render(runs, title, headline=headline, baseline=baseline)
     try:
         _replace(path.resolve(), page)
     except OSError as error:
@@ -44,9 +53,10 @@ def _replace(path: Path, text: str) -> None:
         raise
 
 
-def render(runs: Sequence[Run], title: str, *, headline: str | None = None) -> str:
+def render(runs: Sequence[Run], title: str, *, headline: str | None = None, baseline: str | None = None) -> str:
     """The page as text."""
     cases = cases_of(runs)
+    seeds = max(len(entry.runs) for case in cases for entry in case.entries)
     budget = Budget.of(sum(len(case.entries) for case in cases))
     data = {
         "policies": list(dict.fromkeys(run.label for run in runs)),
@@ -57,13 +67,14 @@ def render(runs: Sequence[Run], title: str, *, headline: str | None = None) -> s
     return string.Template(_file("template.html")).substitute(
         title=escape(title),
         style=_file("report.css"),
-        script=_file("report.js"),
+        script=_file("figure_export.js") + _file("report.js"),
         headline=_headline(main) + _yardstick(main) if headline is None else escape(headline),
         lead=_lead(cases, runs),
         settings=_settings(runs),
         banner=_banner(cases),
         bars=_bars(main),
-        note="The best value of each row is marked." if len(main.entries) > 1 else "",
+        note=_note(main, seeds),
+        differences="\n".join(_differences(case, baseline, number) for number, case in enumerate(cases)),
         case_picker=_case_picker(cases),
         tables="\n".join(_table(case, runs, number) for number, case in enumerate(cases)),
         sweep_hidden="" if data["sweep"] else "hidden",
@@ -100,7 +111,30 @@ def _headline(case: Case) -> str:
         ahead += f" and {percent(1 - best_s / worst_s)} less than {escape(worst)}"
     names = " and ".join(f"<b>{escape(label)}</b>" for label in ties)
     verb = "finishes" if len(ties) == 1 else "finish"
-    return f"{names} {verb} jobs fastest{where}: {duration(best_s)} on average, {ahead}."
+    return f"{names} {verb} jobs fastest{where}: {duration(best_s)} on average, {ahead}.{_doubt(case, ties)}"
+
+
+def _doubt(case: Case, first: Sequence[str]) -> str:
+    """Which policies may be as fast, as far as seeds tell."""
+    others = [entry.label for entry in case.alike("jct_mean_s", sign=-1) if entry.label not in first]
+    if not others:
+        return ""
+    seeds = len(case.entries[0].runs)
+    return f" <small>These {seeds} seeds cannot tell it from {escape(listing(others, 4))}.</small>"
+
+
+def _note(case: Case, seeds: int) -> str:
+    """What the marks and the intervals in the table mean."""
+    said = []
+    if len(case.entries) > 1:
+        alike = ", a ring what these seeds cannot tell from it" if seeds > 1 else ""
+        said.append(f"A dot marks the best value of a row that has a better and a worse{alike}.")
+    if seeds > 1:
+        said.append(
+            f"± is half of the 95 % confidence interval of the mean over {seeds} seeds, by Student's t: were the runs "
+            "repeated with other seeds, the mean of all of them would lie within it in nineteen of twenty such reports."
+        )
+    return escape(" ".join(said))
 
 
 def _yardstick(case: Case) -> str:
@@ -164,25 +198,96 @@ def _brief(name: str, most: int = 40) -> str:
 
 
 def _bars(case: Case) -> str:
-    """Mean completion time of each policy, as bars that need no script."""
-    means = [(entry, entry.mean("jct_mean_s")) for entry in case.entries]
-    longest = max((mean for _, mean in means if mean), default=None)
-    if longest is None or len(means) < 2:
+    """Mean completion time of each policy with its interval over seeds, as bars that need no script."""
+    found = [(entry, entry.interval("jct_mean_s")) for entry in case.entries]
+    longest = max((each.high for _, each in found if each), default=None)
+    if not longest or len(found) < 2:
         return ""
     best = case.best("jct_mean_s", sign=-1)
     rows = []
-    for number, (entry, mean) in enumerate(means):
-        width = 100 * (mean or 0.0) / longest
-        classes = "bar best" if mean is not None and mean == best else "bar"
-        value = NONE if mean is None else duration(mean)
+    for number, (entry, mean) in enumerate(found):
+        wins = best is not None and mean is not None and mean.mean == best
+        classes = f"bar{' best' if wins else ''}{' hatched' if number // COLOURS % 2 else ''}"
         warning = " <em>unfinished jobs</em>" if entry.unfinished else ""
         rows.append(
             f'<li class="{classes}"><span class="name">{escape(entry.label)}{warning}</span>'
-            f'<span class="track"><i style="width:{width:.1f}%;background:var(--c{number % 8})"></i></span>'
-            f'<span class="value">{value}</span></li>'
+            f'<span class="track">{_bar(mean, longest, number)}</span>'
+            f'<span class="value">{_value(mean)}</span></li>'
         )
     where = f" at {escape(case.name)}" if case.name else ""
-    return f'<h2>Mean completion time{where}</h2><ul class="bars">{"".join(rows)}</ul>'
+    spread = " The lines are 95 % confidence intervals over seeds." if any(m and m.half for _, m in found) else ""
+    return f'<h2>Mean completion time{where}</h2><ul class="bars">{"".join(rows)}</ul><p class="note">{spread}</p>'
+
+
+def _bar(mean: Interval | None, longest: float, number: int) -> str:
+    if mean is None:
+        return ""
+    bar = f'<i style="width:{100 * mean.mean / longest:.1f}%;background-color:var(--c{number % COLOURS})"></i>'
+    if not mean.half:
+        return bar
+    low, high = (100 * max(0.0, edge) / longest for edge in (mean.low, mean.high))
+    return f'{bar}<b class="whisker" style="left:{low:.1f}%;width:{high - low:.1f}%"></b>'
+
+
+def _value(mean: Interval | None) -> str:
+    if mean is None:
+        return NONE
+    return duration(mean.mean) + (f" <small>± {duration(mean.half)}</small>" if mean.half else "")
+
+
+#: What the differences from a baseline are shown of, and how it is called above its column.
+_COMPARED = (
+    ("jct_mean_s", "mean time"),
+    ("jct_p50_s", "median"),
+    ("jct_p99_s", "p99"),
+    ("queue_mean_s", "without GPUs"),
+    ("makespan_s", "makespan"),
+    ("rho_worst", "worst rho"),
+    ("unfair_share", "rho above 1.05"),
+    ("restarts_per_job", "restarts"),
+)
+
+
+def _differences(case: Case, baseline: str | None, number: int) -> str:
+    """A table of how each policy differs from the baseline, seed by seed."""
+    other = None if baseline is None else case.entry(baseline)
+    if other is None or len(case.entries) < 2:
+        return ""
+    rows = {row.field: row for _, rows in wording.TABLE for row in rows}
+    heads = "".join(f'<th scope="col">{escape(heading)}</th>' for _, heading in _COMPARED)
+    lines = "".join(
+        f'<tr><th scope="row">{escape(entry.label)}</th>'
+        + "".join(_difference(entry.against(other, name), rows[name]) for name, _ in _COMPARED)
+        + "</tr>"
+        for entry in case.entries
+        if entry is not other
+    )
+    seeds = len(other.runs)
+    told = (
+        f"Mean of the differences seed by seed over {seeds} seeds, ± half of its 95 % confidence interval. Where the "
+        "interval leaves out 0 the difference is there, as far as these seeds tell: it is printed in bold."
+        if seeds > 1
+        else "One seed: how much of it is chance cannot be told. Several seeds give intervals."
+    )
+    return (
+        f'<div class="differences" data-case="{number}"><h2>Against {escape(other.label)}</h2>'
+        f'<p class="note">{escape(told)}</p><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="Differences from {escape(other.label)}"><table><thead><tr><th scope="col">'
+        f'<span class="sr">policy</span></th>{heads}</tr></thead><tbody>{lines}</tbody></table></div></div>'
+    )
+
+
+def _difference(found: Difference | None, row: Row) -> str:
+    if found is None:
+        return f"<td>{NONE}</td>"
+    shown, spread = found.relative, None
+    if shown is None:
+        text = row.form(found.absolute.mean)
+    else:
+        text = change(shown.mean)
+        spread = None if not shown.half else percent(shown.half)
+    bold = f"<b>{text}</b>" if found.absolute.excludes_zero else text
+    return f"<td>{bold}{f' <small>± {spread}</small>' if spread else ''}</td>"
 
 
 def _case_picker(cases: Sequence[Case]) -> str:
@@ -235,13 +340,14 @@ def _row(case: Case, row: Row) -> str:
     values = [entry.mean(row.field) for entry in case.entries]
     if row.optional and not any(values):
         return ""
-    best = case.best(row.field, sign=row.better)
+    best, alike = case.best(row.field, sign=row.better), case.alike(row.field, sign=row.better)
     cells = []
     for entry, value in zip(case.entries, values, strict=True):
         text = NONE if value is None else row.form(value)
         wins = best is not None and text == row.form(best) and entry in case.ranked
-        if spread := entry.deviation(row.field):
-            text += f" <small>± {row.form(spread)}</small>"
-        cells.append(f'<td class="best">{text}</td>' if wins else f"<td>{text}</td>")
+        if (found := entry.interval(row.field)) is not None and found.half:
+            text += f" <small>± {row.form(found.half)}</small>"
+        mark = ' class="best"' if wins else ' class="alike"' if entry in alike else ""
+        cells.append(f"<td{mark}>{text}</td>")
     title = f' title="{escape(row.hint)}"' if row.hint else ""
     return f'<tr><th scope="row"{title}>{escape(row.label)}</th>{"".join(cells)}</tr>'

@@ -23,7 +23,9 @@
   };
   const rank = (label) => data.policies.indexOf(label);
   const colour = (label) => `var(--c${rank(label) % 8})`;
-  const dash = (label) => ["", "7 4", "2 4"][Math.floor(rank(label) / 8) % 3];
+  const dash = (label) => ["", "9 5", "2 4", "12 4 2 4"][Math.floor(rank(label) / 8) % 4];
+  const sample = (label) => svgNode("svg", { width: 36, height: 8, "aria-hidden": "true" }, svgNode("line", {
+    x1: 1, x2: 35, y1: 4, y2: 4, stroke: colour(label), "stroke-width": 3, "stroke-dasharray": dash(label) }));
   const entries = () => data.cases[current].entries;
   const shown = () => entries().filter((entry) => !hidden.has(entry.label));
 
@@ -91,7 +93,7 @@
 
   // -- the frame of a chart ----------------------------------------------------------------------------------------
 
-  const LEFT = 52, BOTTOM = 46, TOP = 8, RIGHT = 10;
+  const LEFT = 52, BOTTOM = 46, TOP = 26, RIGHT = 10;
 
   function frame(box, height, label) {
     const width = Math.max(240, box.clientWidth);
@@ -114,7 +116,7 @@
       }
       g.append(svgNode("text", { x: LEFT + width / 2, y: top + height + 39, "text-anchor": "middle" }, x.title));
     }
-    if (yTitle) g.append(svgNode("text", { x: LEFT, y: top - 10, "text-anchor": "start" }, yTitle));
+    if (yTitle) g.append(svgNode("text", { x: 0, y: top - 12, "text-anchor": "start", class: "y-title" }, yTitle));
     svg.append(g);
     return y;
   }
@@ -134,7 +136,7 @@
 
   function showTip(event, head, rows) {
     tip.replaceChildren(htmlNode("b", {}, head), ...rows.map(([label, value, shade]) => htmlNode("div", {},
-      ...(shade ? [htmlNode("i", { style: `background:${shade}` })] : []), htmlNode("span", {}, label), htmlNode("span", {}, value))));
+      ...(shade ? [shade] : []), htmlNode("span", {}, label), htmlNode("span", {}, value))));
     tip.hidden = false;
     const { width, height } = tip.getBoundingClientRect();
     const left = event.clientX + 16 + width > innerWidth ? event.clientX - width - 16 : event.clientX + 16;
@@ -163,9 +165,7 @@
     if (labels.length < 2) return;
     const list = htmlNode("div", { class: "legend", role: "group", "aria-label": "Policies shown" });
     labels.forEach((label, i) => {
-      const line = svgNode("svg", { width: 22, height: 8, "aria-hidden": "true" }, svgNode("line", {
-        x1: 1, x2: 21, y1: 4, y2: 4, stroke: colour(label), "stroke-width": 3, "stroke-dasharray": dash(label) }));
-      const button = htmlNode("button", { type: "button", "aria-pressed": String(!hidden.has(label)) }, line, label);
+      const button = htmlNode("button", { type: "button", "aria-pressed": String(!hidden.has(label)) }, sample(label), label);
       button.addEventListener("click", () => {
         if (!hidden.delete(label)) hidden.add(label);
         draw();
@@ -191,7 +191,7 @@
     const { svg, width } = frame(box, TOP + height + BOTTOM, document.querySelector(`#${id} h2`).textContent + ": "
       + all.map((e) => `${e.label} up to ${axisOf(low, high, 100).say(e[field].x.at(-1))}`).join(", "));
     const x = axisOf(low, high, width);
-    const y = drawAxes(svg, x, { width, top: TOP, height, yMax: 1, yTicks: [0, 0.25, 0.5, 0.75, 1], ySay: percent });
+    const y = drawAxes(svg, x, { width, top: TOP, height, yMax: 1, yTicks: [0, 0.25, 0.5, 0.75, 1], ySay: percent, yTitle: "share of jobs" });
     const px = (v) => LEFT + x.of(Math.max(v, low));
     if (mark) {
       svg.append(svgNode("g", { class: "mark" }, svgNode("line", { x1: px(mark), x2: px(mark), y1: TOP, y2: TOP + height })));
@@ -200,7 +200,9 @@
       svg.append(svgNode("path", { class: "curve", stroke: colour(entry.label), "stroke-dasharray": dash(entry.label),
         d: stepPath(entry[field].x, entry[field].y, px, y, high, low) }));
     }
-    hover(svg, x, { top: TOP, height, width, rows: (v) => lines.map((e) => [e.label, percent(at(e[field].x, e[field].y, v)), colour(e.label)]) });
+    figureData.set(id, { labels: lines.map((e) => e.label), rows: () => [["policy", field === "jct" ? "completion_time_s" : "rho", "share_of_jobs"],
+      ...lines.flatMap((e) => e[field].x.map((v, i) => [e.label, v, e[field].y[i]]))] });
+    hover(svg, x, { top: TOP, height, width, rows: (v) => lines.map((e) => [e.label, percent(at(e[field].x, e[field].y, v)), sample(e.label)]) });
     legend(box, all.map((entry) => entry.label));
   }
 
@@ -214,13 +216,15 @@
       + all.map((e) => `${e.label} at most ${count(Math.max(...e.queue.v))}`).join(", "));
     const x = timeAxis(span, width);
     const ticks = linearTicks(0, most, 4).filter(Number.isInteger);
-    const y = drawAxes(svg, x, { width, top: TOP, height, yMax: most * 1.04, yTicks: ticks, ySay: count });
+    const y = drawAxes(svg, x, { width, top: TOP, height, yMax: most * 1.04, yTicks: ticks, ySay: count, yTitle: "jobs waiting" });
     const px = (v) => LEFT + x.of(v);
     for (const entry of lines) {
       svg.append(svgNode("path", { class: "curve", "stroke-width": 1.6, stroke: colour(entry.label), "stroke-dasharray": dash(entry.label),
         style: "stroke-width:1.6", d: stepPath(entry.queue.t, entry.queue.v, px, y, entry.queue.t.at(-1)) }));
     }
-    hover(svg, x, { top: TOP, height, width, rows: (t) => lines.map((e) => [e.label, `${count(at(e.queue.t, e.queue.v, t))} waiting`, colour(e.label)]) });
+    figureData.set("queue", { labels: lines.map((e) => e.label), rows: () => [["policy", "time_s", "jobs_waiting"],
+      ...lines.flatMap((e) => e.queue.v.map((v, i) => [e.label, e.queue.t[i], v]))] });
+    hover(svg, x, { top: TOP, height, width, rows: (t) => lines.map((e) => [e.label, `${count(at(e.queue.t, e.queue.v, t))} waiting`, sample(e.label)]) });
     legend(box, all.map((entry) => entry.label));
   }
 
@@ -232,15 +236,17 @@
     const height = lines.length > 1 ? 72 : 180, pitch = height + 34;
     const { svg, width } = frame(box, pitch * lines.length + BOTTOM, "GPUs in use over time, one panel per policy");
     const x = timeAxis(span, width), px = (v) => LEFT + x.of(v);
+    figureData.set("gpus", { labels: [], rows: () => [["policy", "time_s", "gpus_in_use", "gpus"],
+      ...lines.flatMap((e) => e.gpus.v.map((v, i) => [e.label, e.gpus.t[i], v, at(e.size.t, e.size.v, e.gpus.t[i])]))] });
     lines.forEach((entry, i) => {
       const top = i * pitch + 26, last = i === lines.length - 1;
-      const y = drawAxes(svg, last ? x : null, { width, top, height, yMax: most * 1.06, yTicks: [0, most], ySay: count });
+      const y = drawAxes(svg, last ? x : null, { width, top, height, yMax: most * 1.06, yTicks: [0, most], ySay: count, yTitle: i ? "" : "GPUs" });
       const end = entry.gpus.t.at(-1), line = stepPath(entry.gpus.t, entry.gpus.v, px, y, end);
       svg.append(svgNode("text", { class: "panel-name", x: LEFT, y: top - 9 }, cut(entry.label, Math.floor(width / 8))),
         svgNode("path", { class: "area", fill: colour(entry.label), d: `${line}V${y(0)}H${px(entry.gpus.t[0])}Z` }),
         svgNode("path", { class: "curve", style: "stroke-width:1.2", stroke: colour(entry.label), d: line }),
         svgNode("path", { class: "size", d: stepPath(entry.size.t, entry.size.v, px, y, end) }));
-      hover(svg, x, { top, height, width, rows: (t) => [[entry.label, `${count(t > end ? 0 : at(entry.gpus.t, entry.gpus.v, t))} of ${count(at(entry.size.t, entry.size.v, t))} GPUs`, colour(entry.label)]] });
+      hover(svg, x, { top, height, width, rows: (t) => [[entry.label, `${count(t > end ? 0 : at(entry.gpus.t, entry.gpus.v, t))} of ${count(at(entry.size.t, entry.size.v, t))} GPUs`, sample(entry.label)]] });
     });
   }
 
@@ -249,19 +255,28 @@
     const box = document.querySelector("#sweep .chart");
     const lines = data.sweep.filter((line) => !hidden.has(line.label));
     const stops = [...new Set(data.sweep.flatMap((line) => line.x))].sort((a, b) => a - b);
-    const most = Math.max(...data.sweep.flatMap((line) => line.y)) || 1;
+    const most = Math.max(...data.sweep.flatMap((line) => line.high)) || 1;
     const [size, name] = unitFor(most), height = 260, top = 26;
     const { svg, width } = frame(box, top + height + BOTTOM, "Mean completion time against load, one line per policy");
     const x = loadAxis(stops, width);
-    const y = drawAxes(svg, x, { width, top, height, yMax: (most / size) * 1.06, yTicks: linearTicks(0, most / size, 5), ySay: trim, yTitle: name });
-    for (const { label, x: xs, y: ys, unfinished } of lines) {
-      const points = xs.map((v, i) => point(LEFT + x.of(v), y(ys[i] / size)));
+    const y = drawAxes(svg, x, { width, top, height, yMax: (most / size) * 1.06, yTicks: linearTicks(0, most / size, 5), ySay: trim, yTitle: `mean completion time, ${name}` });
+    figureData.set("sweep", { labels: lines.map((line) => line.label), rows: () => [["policy", "load", "jct_mean_s", "ci95_low", "ci95_high", "unfinished"],
+      ...lines.flatMap((line) => line.x.map((load, i) => [line.label, load, line.y[i], line.low[i], line.high[i], line.unfinished[i]]))] });
+    const shift = (label) => (rank(label) - (data.policies.length - 1) / 2) * Math.min(3, 24 / data.policies.length); // so that intervals stand side by side
+    for (const { label, x: xs, y: ys, low, high, unfinished } of lines) {
+      const points = xs.map((v, i) => point(LEFT + x.of(v) + shift(label), y(ys[i] / size)));
+      xs.forEach((v, i) => {
+        if (high[i] <= low[i]) return;
+        const px = LEFT + x.of(v) + shift(label), [top, bottom] = [y(high[i] / size), y(low[i] / size)];
+        svg.append(svgNode("path", { class: "error", stroke: colour(label), fill: "none",
+          d: `M${px - 4} ${top}h8M${px} ${top}V${bottom}M${px - 4} ${bottom}h8` }));
+      });
       svg.append(svgNode("path", { class: "curve", stroke: colour(label), "stroke-dasharray": dash(label), d: `M${points.join("L")}` }),
         ...points.map((p, i) => svgNode("circle", { cx: p.split(" ")[0], cy: p.split(" ")[1], r: 4, "stroke-width": 2, stroke: colour(label),
           fill: unfinished[i] ? "var(--card)" : colour(label) })));
     }
-    const value = (line, load) => { const i = line.x.indexOf(load); return i < 0 ? "n/a" : duration(line.y[i]) + (line.unfinished[i] ? ` (${count(line.unfinished[i])} unfinished)` : ""); };
-    hover(svg, x, { top, height, width, rows: (load) => lines.map((line) => [line.label, value(line, load), colour(line.label)]) });
+    const value = (line, load) => { const i = line.x.indexOf(load); return i < 0 ? "n/a" : duration(line.y[i]) + (line.high[i] > line.y[i] ? ` ± ${duration(line.high[i] - line.y[i])}` : "") + (line.unfinished[i] ? ` (${count(line.unfinished[i])} unfinished)` : ""); };
+    hover(svg, x, { top, height, width, rows: (load) => lines.map((line) => [line.label, value(line, load), sample(line.label)]) });
     legend(box, data.sweep.map((line) => line.label));
   }
 
@@ -282,6 +297,9 @@
       tabs.append(tab);
     });
     drawGantt(box, all[ganttPolicy]);
+    const { label, gantt: g } = all[ganttPolicy], places = g.nodes.flatMap(([node, n]) => Array.from({ length: n }, (_, i) => [node, i]));
+    figureData.set("gantt", { labels: [], rows: () => [["policy", "job", "node", "first_gpu", "gpus", "from_s", "to_s"],
+      ...g.bars.map(([at, n, from, to, job]) => [label, g.jobs[job][0], ...places[at], n, from, to])] });
     figure.querySelector("figcaption").textContent = ganttCaption(all[ganttPolicy].gantt);
   }
   function ganttCaption(g) {
@@ -354,6 +372,8 @@
     sweepChart();
     ganttChart();
   }
+  document.querySelectorAll("figure.card").forEach((figure) => addFigureButtons(figure, { sample, colour, dash }));
+  document.querySelectorAll("section.card").forEach(addTableButton);
   const select = document.getElementById("case");
   if (select) {
     current = +select.value;

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fairlead.sim.intervals import Difference, Interval, difference, interval
 from fairlead.sim.metrics import JobOutcome, Measured, Metrics
 from fairlead.sim.timeline import Timeline
 
@@ -60,13 +60,16 @@ class Entry:
     runs: tuple[Run, ...]
 
     def mean(self, name: str) -> float | None:
-        values = self._values(name)
-        return statistics.fmean(values) if values else None
+        found = self.interval(name)
+        return None if found is None else found.mean
 
-    def deviation(self, name: str) -> float | None:
-        """Sample standard deviation over seeds; None for a single one."""
-        values = self._values(name)
-        return statistics.stdev(values) if len(values) > 1 else None
+    def interval(self, name: str) -> Interval | None:
+        """The mean over seeds and its confidence interval; None if no run has the figure."""
+        return interval(list(self._values(name).values()))
+
+    def against(self, baseline: Entry, name: str) -> Difference | None:
+        """How a figure differs from that of another policy in the same case, seed by seed."""
+        return difference(self._values(name), baseline._values(name))
 
     @property
     def oracle(self) -> bool:
@@ -76,8 +79,10 @@ class Entry:
     def unfinished(self) -> int:
         return sum(run.metrics.unfinished for run in self.runs)
 
-    def _values(self, name: str) -> list[float]:
-        return [value for run in self.runs if (value := run.figure(name)) is not None]
+    def _values(self, name: str) -> dict[str, float]:
+        """By seed, or by place where runs have no seed."""
+        figures = [(run.setting.get("seed", f"run {n}"), run.figure(name)) for n, run in enumerate(self.runs)]
+        return {seed: value for seed, value in figures if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +107,26 @@ class Case:
         return tuple(entry for entry in self.entries if entry.oracle and entry not in self.ranked)
 
     def best(self, name: str, *, sign: int) -> float | None:
-        """The best mean among the policies that finished the most jobs; None if it singles nobody out."""
+        """The best mean among the policies that finished the most jobs; None if it singles none out."""
         values = [v for entry in self.ranked if (v := entry.mean(name)) is not None]
         if not sign or len(values) < 2 or max(values) == min(values):
             return None
         return max(values) if sign > 0 else min(values)
+
+    def alike(self, name: str, *, sign: int) -> tuple[Entry, ...]:
+        """The policies that the seeds cannot tell from the best: the interval of the paired difference holds 0."""
+        if (top := self.best(name, sign=sign)) is None:
+            return ()
+        first = next(entry for entry in self.ranked if entry.mean(name) == top)
+        return tuple(entry for entry in self.ranked if entry is not first and _is_alike(entry, first, name))
+
+    def entry(self, label: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.label == label), None)
+
+
+def _is_alike(entry: Entry, best: Entry, name: str) -> bool:
+    found = entry.against(best, name)
+    return found is not None and found.absolute.half is not None and not found.absolute.excludes_zero
 
 
 #: Settings that never make a case: the first is the policy itself, the second is averaged over.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.sim.intervals import Interval
 from fairlead.sim.report.runs import Case, Entry, Run
 from fairlead.sim.timeline import Floats, Ints, Timeline
 
@@ -37,7 +38,7 @@ class Budget:
 
 def entry_data(entry: Entry, budget: Budget) -> dict[str, Any]:
     """One policy in one case. Distributions pool all seeds; what happens over time is the first seed's."""
-    jobs = [job for run in entry.runs for job in run.jobs]
+    jobs = [job for run in entry.runs for job in run.jobs if job.counted]
     jct = np.array([job.jct_s for job in jobs if job.jct_s is not None])
     rho = np.array([job.rho for job in jobs if job.rho is not None])
     asked = len(jct) + entry.unfinished
@@ -73,12 +74,21 @@ def sweep_data(cases: Sequence[Case]) -> list[dict[str, Any]]:
 
 
 def _sweep_line(label: str, points: list[tuple[float, list[Entry]]]) -> dict[str, Any]:
+    means = [_pooled(entries) for _, entries in points]
     return {
         "label": label,
         "x": [load for load, _ in points],
-        "y": [_short(float(np.mean([entry.mean("jct_mean_s") for entry in entries]))) for _, entries in points],
+        "y": [_short(mean.mean) for mean in means],
+        "low": [_short(max(0.0, mean.low)) for mean in means],
+        "high": [_short(mean.high) for mean in means],
         "unfinished": [sum(entry.unfinished for entry in entries) for _, entries in points],
     }
+
+
+def _pooled(entries: Sequence[Entry]) -> Interval:
+    """Of one entry its mean and interval over seeds; of several, settings that differ otherwise, the mean alone."""
+    found = [each for entry in entries if (each := entry.interval("jct_mean_s")) is not None]
+    return found[0] if len(found) == 1 else Interval(float(np.mean([each.mean for each in found])), None, len(found))
 
 
 def distribution(values: Floats, *, of: int, points: int) -> dict[str, list[float]] | None:

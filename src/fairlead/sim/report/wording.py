@@ -36,6 +36,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}{_TIE}%" if 0 < abs(share) < 0.0995 else f"{100 * share:.0f}{_TIE}%"
 
 
+def change(share: float) -> str:
+    """A difference, with its sign; none where it would be a zero."""
+    return percent(0.0) if abs(share) < 0.0005 else f"{'+' if share > 0 else ''}{percent(share)}"
+
+
 def number(value: float) -> str:
     """Three significant digits below 100, whole above, thousands set apart."""
     if value == 0 or abs(value) >= 100 or float(value).is_integer():
@@ -87,22 +92,39 @@ TABLE: tuple[tuple[str, tuple[Row, ...]], ...] = (
     (
         "Fairness",
         (
-            Row("rho_mean", "rho, mean", ratio, hint="completion time over the fair completion time; 1 is fair"),
+            Row(
+                "rho_mean",
+                "rho, mean",
+                ratio,
+                hint="completion time over the fair one; 1 is fair",
+            ),
             Row("rho_worst", "rho, worst", ratio),
             Row("unfair_share", "jobs with rho above 1.05", percent),
             Row("unfair_share_110", "jobs with rho above 1.1", percent),
             Row("jain", "Jain's index", ratio, 1, hint="over 1/rho; 1 if all jobs fared alike"),
+            Row(
+                "rho_themis_mean",
+                "rho of Themis, mean",
+                ratio,
+                hint="contention counts jobs, not GPUs",
+            ),
+            Row("rho_themis_worst", "rho of Themis, worst", ratio),
+            Row("unfair_themis_share", "jobs with rho of Themis above 1.05", percent),
+            Row("rho_shockwave_mean", "rho of Shockwave, mean", ratio, hint="jobs in the trace over GPUs"),
+            Row("rho_shockwave_worst", "rho of Shockwave, worst", ratio),
+            Row("unfair_shockwave_share", "jobs with rho of Shockwave above 1.05", percent),
         ),
     ),
     (
         "GPUs",
         (
-            Row("utilisation", "in use", percent, 1, hint="GPU-hours held over GPU-hours of healthy nodes"),
-            Row("fragmentation", "fragmentation", percent, hint="share of idle GPUs that sit on partly used nodes"),
+            # Neither more nor less is better: a GPU that is held need not be put to good use.
+            Row("utilisation", "in use", percent, 0, hint="GPU-hours held over GPU-hours of healthy nodes"),
+            Row("fragmentation", "fragmentation", percent, 0, hint="share of idle GPUs that sit on partly used nodes"),
             Row("gpu_h_useful", "GPU-hours, useful", number, 0),
             Row("gpu_h_restart", "GPU-hours, restarting", hint="held while starting, rescaling or stopping"),
             Row("gpu_h_lost", "GPU-hours, lost to faults", number, optional=True),
-            Row("gpu_h_idle", "GPU-hours, idle", number),
+            Row("gpu_h_idle", "GPU-hours, idle", number, 0, hint="to hold GPUs for nothing makes it less, too"),
             Row("node_hours", "node-hours", number, hint="of healthy nodes, idle or not"),
             Row("cost", "cost", number, optional=True, hint="price of every healthy node, idle or not"),
         ),

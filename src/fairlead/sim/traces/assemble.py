@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Required, TypedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, Required, TypedDict, cast
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Trace, TraceJob, TraceNode
+from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Recording, Trace, TraceJob, TraceNode
 from fairlead.sim.traces.table import shown
 
 NO_GPUS = "asked for no GPUs"
@@ -42,6 +43,7 @@ class JobFields(TypedDict, total=False):
     deadline_s: float | None
     outcome: str
     labels: dict[str, str]
+    recording: Recording | None
 
 
 class TraceBuilder:
@@ -111,3 +113,32 @@ class TraceBuilder:
             return TraceJob(**fields)
         except InvalidSpec as error:
             raise InvalidTrace(f"job {shown(fields['id'])}: {error}", source=self.source, line=line) from None
+
+
+def trace_of_rows(rows: Iterable[TraceJob | Mapping[str, Any]], *, format: str, source: str) -> Trace:
+    """A trace from jobs, or from mappings with fields of `TraceJob`: `id`, `submit_s` and `gpus` at least."""
+    builder = TraceBuilder(format, source=source)
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, TraceJob):
+            values = {field.name: getattr(row, field.name) for field in fields(TraceJob)}
+            builder.keep(cast(JobFields, values), line=number)
+        elif isinstance(row, Mapping):
+            builder.add(_fields_of(row, source=source, line=number), line=number)
+        else:
+            problem = f"found {shown(row)}; expected a TraceJob, or a mapping such as a dictionary"
+            raise InvalidTrace(problem, source=source, line=number)
+    return builder.build()
+
+
+def _fields_of(row: Mapping[str, Any], *, source: str, line: int) -> JobFields:
+    known = {field.name for field in fields(TraceJob)}
+    missing = [name for name in ("id", "submit_s", "gpus") if name not in row]
+    unknown = [name for name in row if name not in known]
+    if missing or unknown:
+        problem = f"a row has no {missing[0]!r}" if missing else f"a row has {unknown[0]!r}, which no job has"
+        raise InvalidTrace(f"{problem}; known are {', '.join(sorted(known))}", source=source, line=line)
+    try:
+        values = {**row, "id": str(row["id"]), "submit_s": float(row["submit_s"]), "gpus": int(row["gpus"])}
+    except (TypeError, ValueError) as error:
+        raise InvalidTrace(f"a row has a value that is no number: {error}", source=source, line=line) from None
+    return cast(JobFields, values)

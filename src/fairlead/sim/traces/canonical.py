@@ -2,7 +2,8 @@
 
 JSONL holds everything: a header line `{"fairlead_trace": 1, ...}`, then one line per job, node and failure, such as
 `{"job": {"id": "a", "submit_s": 0, "gpus": 4, ...}}`; fields at their default are left out. CSV holds jobs only, one
-column per field: an empty cell is the default, several GPU types are separated by `|`, labels are a JSON object.
+column per field: an empty cell is the default, several GPU types are separated by `|`, labels and recordings are JSON
+objects.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, cast
 
+from fairlead.core import codec
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
 from fairlead.sim.traces.assemble import JobFields, TraceBuilder
 from fairlead.sim.traces.entry import Entry, parse_json
 from fairlead.sim.traces.files import read_text
-from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Trace, TraceJob, TraceNode
+from fairlead.sim.traces.record import InvalidTrace, NodeFailure, Recording, Trace, TraceJob, TraceNode
 from fairlead.sim.traces.table import Row, listed, read_table
 
 VERSION = 1
@@ -71,6 +73,8 @@ def _told(job: TraceJob) -> dict[str, Any]:
     for name in ("gpus_min", "gpus_max"):
         if known[name] == job.gpus:
             del known[name]
+    if job.recording is not None:
+        known["recording"] = codec.encode(job.recording)
     return {name: value for name, value in known.items() if name not in DEFAULTS or value != DEFAULTS[name]}
 
 
@@ -156,6 +160,8 @@ def _json_field(job: Entry, name: str) -> object:
         return job.whole(name, at_least=-(10**9))
     if name == "gpu_types":
         return tuple(_text_item(job, name, item) for item in job.items(name))
+    if name == "recording":
+        return _recording(job.get(name), job.source, job.line)
     labels = job.entry("labels")
     return {label: labels.text(label) for label in labels.names}
 
@@ -164,6 +170,14 @@ def _text_item(job: Entry, name: str, item: object) -> str:
     if not isinstance(item, str):
         raise job.error(name, item, "a list of texts")
     return item
+
+
+def _recording(value: object, source: str, line: int | None) -> Recording:
+    try:
+        made: Recording = codec.decode(Recording, value, place="recording")
+    except InvalidSpec as error:
+        raise InvalidTrace(str(error), source=source, line=line) from None
+    return made
 
 
 def _node(node: Entry) -> TraceNode:
@@ -204,5 +218,7 @@ def _csv_field(row: Row, name: str) -> object:
         return row.whole(name, at_least=-(10**9))
     if name == "gpu_types":
         return tuple(kind.strip() for kind in row.raw(name).split("|"))
+    if name == "recording":
+        return _recording(parse_json(row.raw(name), source=row.source, line=row.line), row.source, row.line)
     labels = Entry(parse_json(row.raw(name), source=row.source, line=row.line), source=row.source, what="labels")
     return {label: labels.text(label) for label in labels.names}

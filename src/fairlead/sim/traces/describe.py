@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.sim.traces.record import Trace
+from fairlead.core.types import Node
+from fairlead.sim.casting import Library, truth_of
+from fairlead.sim.cluster import nodes_of
+from fairlead.sim.offered_load import Demand, Yardstick
+from fairlead.sim.traces.record import Trace, TraceJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class TraceStatistics:
     arrivals_per_h: float | None
     interarrival_s: Spread | None
     cluster_gpus: int | None
-    #: GPU-time asked for, relative to what the cluster has while jobs arrive.
+    #: True work of the jobs over what the cluster can do while they arrive (see `offered_load.py`).
     load: float | None
     deadline_share: float
     elastic_share: float
@@ -69,15 +73,14 @@ class TraceStatistics:
         return asdict(self)
 
 
-def describe(trace: Trace, *, cluster_gpus: int | None = None) -> TraceStatistics:
-    """`cluster_gpus` is what the load is relative to; without it, the GPUs of the trace's own nodes."""
-    if cluster_gpus is not None and cluster_gpus < 1:
-        raise InvalidSpec(f"cluster_gpus is {cluster_gpus}; expected a whole number of at least 1")
-    gpus = cluster_gpus or sum(node.gpus for node in trace.nodes) or None
+def describe(trace: Trace, *, nodes: Sequence[Node] = (), library: Library | None = None) -> TraceStatistics:
+    """`nodes` are what the load is relative to; without them, the trace's own. `library` knows how fast jobs train."""
+    cluster = tuple(nodes) or nodes_of(trace.nodes)
+    gpus = sum(node.gpus for node in cluster) or None
     submit_s = [job.submit_s for job in trace.jobs]
     span_s = submit_s[-1] - submit_s[0] if submit_s else 0.0
     timed = [job for job in trace.jobs if job.duration_s is not None]
-    work_gpu_s = math.fsum(job.gpus * (job.duration_s or 0.0) for job in timed) if timed else None
+    work_gpu_s = _work_gpu_s(trace, cluster, library or Library())
     jobs = len(trace.jobs)
     return TraceStatistics(
         source=trace.source,
@@ -102,6 +105,30 @@ def describe(trace: Trace, *, cluster_gpus: int | None = None) -> TraceStatistic
         failures=len(trace.failures),
         skipped=dict(trace.skipped),
     )
+
+
+def true_work_gpu_s(jobs: Sequence[TraceJob], library: Library, nodes: Sequence[Node]) -> list[float]:
+    """Of each job, what it takes of these nodes. Raises InvalidSpec for one that could not run there."""
+    yardstick, found = Yardstick(nodes), []
+    for job in jobs:
+        truth = truth_of(job, library, tuple(yardstick.gpus))
+        work = yardstick.work_gpu_s(Demand(job.gpus, job.gpu_types, truth, job.submit_s))
+        if work is None:
+            raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of any type of this cluster; use another")
+        found.append(work)
+    return found
+
+
+def _work_gpu_s(trace: Trace, nodes: Sequence[Node], library: Library) -> float | None:
+    """Of all jobs: on these nodes, or without any by the durations in the trace. None if it is not known of each."""
+    if nodes:
+        try:
+            return math.fsum(true_work_gpu_s(trace.jobs, library, nodes))
+        except InvalidSpec:  # an unknown model, or a job that is too large
+            return None
+    if any(job.duration_s is None for job in trace.jobs):
+        return None
+    return math.fsum(job.gpus * (job.duration_s or 0.0) for job in trace.jobs)
 
 
 def _counted(names: Iterable[str]) -> dict[str, int]:

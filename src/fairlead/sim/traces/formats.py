@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import re
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
-from fairlead.core.errors import InvalidSpec
+from fairlead.core.errors import FairleadError, InvalidSpec
 from fairlead.core.hints import did_you_mean
+from fairlead.journal import STATE_DATABASE
+from fairlead.plugins import load_from_file
 from fairlead.sim.traces import alibaba, canonical, gavel, helios, journal, philly, pollux, swf, tiresias
+from fairlead.sim.traces.assemble import trace_of_rows
 from fairlead.sim.traces.files import names_in, read_head
 from fairlead.sim.traces.record import InvalidTrace, Trace
 
@@ -139,8 +146,10 @@ READERS: dict[str, TraceFormat] = {
         TraceFormat(
             "journal",
             journal.read_journal_trace,
-            lambda head: head.text.startswith(journal.MAGIC),
-            "a Fairlead journal, simulated or live: the jobs that succeeded, with the GPU-time they used",
+            lambda head: (
+                head.text.startswith(journal.MAGIC) or not {STATE_DATABASE, "cluster.json"}.isdisjoint(head.names)
+            ),
+            "a Fairlead journal, or a service's state directory or database: the jobs that succeeded, as measured",
         ),
         TraceFormat("swf", swf.read_swf, _sniff_swf, "Standard Workload Format; processors are read as GPUs"),
     )
@@ -151,32 +160,59 @@ READERS: dict[str, TraceFormat] = {
 GROUP = "fairlead.traces"
 
 
+#: A reader in a file of the user's own, like a policy: path/to/file.py:read_mine.
+_FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+))?")
+
+
 def find_format(name: str) -> TraceFormat:
+    if (file := _FILE.fullmatch(name)) is not None:
+        return _from_file(Path(file["path"]), file["name"])
     if name in READERS:
         return READERS[name]
-    installed = {point.name: point for point in entry_points(group=GROUP)}
+    installed = _installed()
     if name in installed:
         return _load(installed[name])
-    raise InvalidSpec(f"there is no trace format {name!r}{did_you_mean(name, [*READERS, *installed])}")
+    raise InvalidSpec(f"there is no trace format {name!r}{did_you_mean(name, format_names())}")
+
+
+def format_names() -> list[str]:
+    """Every format that can be named: our own, in the order they are tried, then those of installed packages."""
+    return [*READERS, *(name for name in sorted(_installed()) if name not in READERS)]
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def guess_format(path: Path) -> TraceFormat:
-    """The first format that recognises the file; formats of installed packages have to be named."""
+    """The first format that recognises the file; those of installed packages are asked if none of our own does."""
     head = _head(path)
     for format in READERS.values():
         if format.sniff(head):
             return format
+    faults: list[str] = []
+    for name, point in sorted(_installed().items()):
+        try:
+            format = _load(point)
+            if format.sniff(head):
+                return format
+        except Exception as error:  # what a plug-in does wrong is told if no other format fits
+            faults.append(str(error) if isinstance(error, InvalidSpec) else f"trace format {name!r} raised {error!r}")
+    raise _not_guessed(path, head, faults)
+
+
+def _not_guessed(path: Path, head: Head, faults: Sequence[str]) -> InvalidTrace:
     if not head.names and not head.text.strip():
-        raise InvalidTrace("is empty; it has no jobs", source=str(path))
+        return InvalidTrace("is empty; it has no jobs", source=str(path))
     if head.names:
         inside = ", ".join(head.names[:5]) + (", ..." if len(head.names) > 5 else "")
-        raise InvalidTrace(
+        return InvalidTrace(
             f"is a directory; expected a trace file, such as one of those in it: {inside}", source=str(path)
         )
     first = f"; it begins {head.lines[0][:60]!r}" if head.lines else ""
-    raise InvalidTrace(
-        f"is in no format that can be guessed{first}. Name it with --format ({', '.join(sorted(READERS))}), or give "
-        "a CSV the columns id, submit_s, gpus and duration_s",
+    return InvalidTrace(
+        f"is in no format that can be guessed{first}. Name it with --format ({', '.join(sorted(format_names()))}), or "
+        f"give a CSV the columns id, submit_s, gpus and duration_s{''.join(f'. {fault}' for fault in faults)}",
         source=str(path),
     )
 
@@ -189,6 +225,35 @@ def _load(point: EntryPoint) -> TraceFormat:
     if not isinstance(loaded, TraceFormat):
         raise InvalidSpec(f"trace format {point.name!r} ({point.value}) is not a fairlead.sim.traces.TraceFormat")
     return loaded
+
+
+def _from_file(path: Path, name: str | None) -> TraceFormat:
+    """A function from a path to a Trace, or to rows; or a TraceFormat."""
+    if name is None:
+        raise InvalidSpec(f"--format {path}: which reader? Write {path}:function")
+    found = load_from_file(path, name, what="trace reader", usable=inspect.isfunction)
+    if isinstance(found, TraceFormat):
+        return found
+    if not callable(found):
+        raise InvalidSpec(f"{path}:{name} is no trace reader: expected a function of a path that returns a trace")
+    return TraceFormat(f"{path}:{name}", lambda trace: _read_by(found, trace, f"{path}:{name}"), lambda _: False, "")
+
+
+def _read_by(reader: Callable[[Path], Any], path: Path, name: str) -> Trace:
+    try:
+        found = reader(path)
+        if isinstance(found, Trace):
+            return found
+        if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
+            raise InvalidSpec(f"trace reader {name} returned {type(found).__name__}; expected a Trace, or rows")
+        return trace_of_rows(found, format=name, source=str(path))
+    except FairleadError:
+        raise
+    except Exception as error:  # whatever a reader of the user's own raises is its own fault
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise InvalidTrace(
+            f"trace reader {name} raised {error!r} in {where.filename}, line {where.lineno}", source=str(path)
+        ) from error
 
 
 def _head(path: Path) -> Head:

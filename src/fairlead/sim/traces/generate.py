@@ -6,7 +6,8 @@ The defaults are rounded from the processed Philly trace (82,247 jobs). Shape su
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +31,15 @@ class Workload:
     """What to generate. Second 0 is a Monday, midnight. Equal workloads give equal traces."""
 
     jobs: int = 1000
-    #: GPUs of the cluster the load is relative to; no job asks for more.
+    #: GPUs of the cluster the load is relative to.
     gpus: int = 64
-    #: GPU-seconds asked for per GPU-second the cluster has while jobs arrive. Exactly one of load and rate is given.
+    #: No job asks for more; None: not for more than `gpus`. A job runs on one GPU type, of which there may be fewer.
+    widest: int | None = None
+    #: True work of the jobs over what the cluster can do while they arrive. Exactly one of load and rate is given.
     load: float | None = None
     #: Jobs per hour, on average.
     rate_per_h: float | None = None
-    #: (GPUs, share of sessions); shares need not sum to 1, sizes beyond `gpus` are left out.
+    #: (GPUs, share of sessions); shares need not sum to 1. Of the default mix, sizes beyond `widest` are left out.
     sizes: tuple[tuple[int, float], ...] = PHILLY_SIZES
     #: Durations are a mixture of two lognormals: short trials, and runs with a heavy tail.
     trial_share: float = 0.3
@@ -73,13 +76,27 @@ class Workload:
         for name in ("trial_share", "daily_swing"):
             _require(name, getattr(self, name), at_least=0, at_most=1)
         _require("weekend", self.weekend, at_least=0)
-        if not any(size <= self.gpus and share > 0 for size, share in self.sizes):
+        if not any(size <= self.most and share > 0 for size, share in self.sizes):
             raise InvalidSpec(
-                f"sizes are {self.sizes!r}; expected one of at most {self.gpus} GPUs with a share above 0"
+                f"sizes are {self.sizes!r}; expected one of at most {self.most} GPUs with a share above 0"
+            )
+        if self.too_large and self.sizes != PHILLY_SIZES:
+            raise InvalidSpec(
+                f"sizes: jobs of {' and '.join(map(str, self.too_large))} GPUs do not fit the cluster's {self.most}, "
+                "and the mix would not be the one asked for; leave them out, or generate for more GPUs (--gpus)"
             )
         for size, share in self.sizes:
             _require("sizes: GPUs", size, at_least=1)
             _require("sizes: share", share, at_least=0)
+
+    @property
+    def too_large(self) -> tuple[int, ...]:
+        """Sizes with a share that the cluster cannot hold."""
+        return tuple(size for size, share in self.sizes if size > self.most and share > 0)
+
+    @property
+    def most(self) -> int:
+        return self.gpus if self.widest is None else self.widest
 
 
 def _require(name: str, value: float, *, at_least: float, at_most: float = 1e12) -> None:
@@ -87,7 +104,16 @@ def _require(name: str, value: float, *, at_least: float, at_most: float = 1e12)
         raise InvalidSpec(f"{name} is {value!r}; expected a number from {at_least:g} to {at_most:g}")
 
 
-def generate(workload: Workload) -> Trace:
+#: From jobs, of which none has arrived yet, to what they are replaced by, and the true work of each in GPU-seconds.
+Recast = Callable[[Trace], tuple[Trace, Sequence[float]]]
+
+
+def drawn_work(trace: Trace) -> tuple[Trace, Sequence[float]]:
+    """The jobs as they are, each with as much work as its duration says."""
+    return trace, [job.gpus * (job.duration_s or 0.0) for job in trace.jobs]
+
+
+def generate(workload: Workload, recast: Recast = drawn_work) -> Trace:
     """A trace of the workload's jobs, in order of submission, ids from 0."""
     rng = np.random.default_rng(workload.seed)
     session_J = _sessions(workload, rng)
@@ -95,20 +121,24 @@ def generate(workload: Workload) -> Trace:
     gpus_J = _sizes(workload, rng, sessions)[session_J]
     tenant_J = _tenants(workload, rng, sessions)[session_J]
     duration_J = _durations(workload, rng, gpus_J)
-    submit_J = _arrivals(workload, rng, session_J, _span_s(workload, gpus_J, duration_J))
     jobs = (
         TraceJob(
-            id=str(number),
-            submit_s=float(submit_J[j]),
+            id=str(j),
+            submit_s=0.0,
             gpus=int(gpus_J[j]),
             gpus_min=int(gpus_J[j]),
             gpus_max=int(gpus_J[j]),
             duration_s=float(duration_J[j]),
             tenant=f"tenant-{tenant_J[j]}",
         )
-        for number, j in enumerate(np.argsort(submit_J, kind="stable"))
+        for j in range(workload.jobs)
     )
-    return Trace(jobs=tuple(jobs), format="fairlead", source=f"generated with seed {workload.seed}")
+    drawn = Trace(jobs=tuple(jobs), format="fairlead", source=f"generated with seed {workload.seed}")
+    made, work_gpu_s_J = recast(drawn)
+    submit_J = _arrivals(workload, rng, session_J, _span_s(workload, math.fsum(work_gpu_s_J)))
+    ordered = np.argsort(submit_J, kind="stable")
+    arriving = (replace(made.jobs[j], id=str(number), submit_s=float(submit_J[j])) for number, j in enumerate(ordered))
+    return replace(made, jobs=tuple(arriving))
 
 
 def _sessions(workload: Workload, rng: np.random.Generator) -> Ints:
@@ -118,7 +148,7 @@ def _sessions(workload: Workload, rng: np.random.Generator) -> Ints:
 
 
 def _sizes(workload: Workload, rng: np.random.Generator, sessions: int) -> Ints:
-    fitting = [(size, share) for size, share in workload.sizes if size <= workload.gpus]
+    fitting = [(size, share) for size, share in workload.sizes if size <= workload.most]
     share = np.array([share for _, share in fitting])
     return rng.choice(np.array([size for size, _ in fitting]), size=sessions, p=share / share.sum())
 
@@ -138,10 +168,10 @@ def _durations(workload: Workload, rng: np.random.Generator, gpus_J: Ints) -> Fl
     return np.maximum(1.0, np.round(np.minimum(duration_J, workload.longest_s)))
 
 
-def _span_s(workload: Workload, gpus_J: Ints, duration_J: Floats) -> float:
+def _span_s(workload: Workload, work_gpu_s: float) -> float:
     """How long jobs keep arriving, so that load or rate come out as asked for."""
     if workload.load is not None:
-        return float(gpus_J @ duration_J) / (workload.load * workload.gpus)
+        return work_gpu_s / (workload.load * workload.gpus)
     assert workload.rate_per_h is not None  # checked on construction
     return workload.jobs / workload.rate_per_h * HOUR_S
 
@@ -158,6 +188,8 @@ def _arrivals(workload: Workload, rng: np.random.Generator, session_J: Ints, spa
     # What would arrive after the end wraps round to the beginning, which keeps the load what was asked for.
     submit_J[submit_J > span_s] %= span_s
     submit_J -= submit_J.min()
+    if (last_s := submit_J.max()) > 0.0:
+        submit_J *= span_s / last_s  # from the first arrival to the last, to the letter: few jobs leave a wide margin
     return submit_J.round(3)
 
 

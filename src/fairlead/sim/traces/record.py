@@ -2,7 +2,7 @@
 
 A reader turns one public format into these records; nothing after the reader knows the format.
 A record holds facts only. Which truth model brings a job to life is decided in `sim/casting.py` from
-the fields present: a duration, or steps of a known model, or an application profile.
+the fields present: a recording, a duration, steps of a known model, or an application profile.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.types import Batch, Observation, Speed
 
 #: What may change of a job; "" does not say.
 ADAPTS = ("", "nothing", "gpus", "batch")
@@ -26,6 +28,43 @@ class InvalidTrace(InvalidSpec):
             place += f", column {column!r}"
         super().__init__(f"{place}: {problem}")
         self.source, self.line, self.column = source, line, column
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a job's work: up to which share of it, how fast it was there and where, and its gradients' noise."""
+
+    until: float
+    speed: Speed
+    noise_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.speed.progress_per_s) and self.speed.progress_per_s > 0 and self.speed.gpus >= 1):
+            raise InvalidSpec(f"speed is {self.speed}; expected a share of the work above 0 per second, on GPUs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What was measured of a job where it ran: enough to let it run again, on other GPUs and at other times."""
+
+    #: From its begin to its end, the last stretch until 1. `observations` tell how fast it would be on other GPUs.
+    course: tuple[Stretch, ...]
+    observations: tuple[Observation, ...] = ()
+    #: The bounds of its batch, as its script or its user stated them.
+    batch: Batch | None = None
+    #: Seconds from a first and from a later start until it trained, to save, and of a change of GPUs in place.
+    start_s: float = 0.0
+    restart_s: float = 0.0
+    save_s: float = 0.0
+    rescale_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        ends = [0.0, *(stretch.until for stretch in self.course)]
+        if ends[-1] != 1.0 or any(not earlier < later for earlier, later in pairwise(ends)):
+            raise InvalidSpec(f"its course ends at {ends[1:]}; expected shares of the work that grow to 1")
+        for name in ("start_s", "restart_s", "save_s", "rescale_s"):
+            if not (math.isfinite(value := getattr(self, name)) and value >= 0):
+                raise InvalidSpec(f"{name} is {value!r}; expected a finite number of at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +106,8 @@ class TraceJob:
     #: How the job ended where it was recorded: completed, failed, cancelled, or "" if unknown.
     outcome: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    #: What was measured of it, where a service ran it; it says more than `duration_s`.
+    recording: Recording | None = None
 
     def __post_init__(self) -> None:
         """Raise InvalidSpec naming the field; readers turn that into a file, line and column."""

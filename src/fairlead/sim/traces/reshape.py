@@ -6,11 +6,13 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.sim.traces.record import NodeFailure, Trace, TraceJob
+from fairlead.sim.world import draw_failures
 
 #: Pollux sorts jobs by GPU-time into small, medium, large and extra-large at these bounds (OSDI '21, section 5.1).
 CATEGORY_BOUNDS_GPU_S = (3_600.0, 36_000.0, 360_000.0)
@@ -52,12 +54,12 @@ def first(trace: Trace, jobs: int) -> Trace:
 # --- more or denser jobs
 
 
-def scale_load(trace: Trace, factor: float) -> Trace:
-    """Divide the times between arrivals by `factor`: 2 doubles the load. Deadlines keep their slack.
+def scale_arrivals(trace: Trace, factor: float) -> Trace:
+    """Divide the times between arrivals by `factor`: 2 doubles what is offered. Deadlines keep their slack.
 
     Failures move with the jobs they hit; repairs take as long as before.
     """
-    _at_least("the load factor", factor, 1e-6)
+    _at_least("the arrival factor", factor, 1e-6)
     failures = tuple(replace(failure, at_s=failure.at_s / factor) for failure in trace.failures)
     return replace(trace, jobs=tuple(_moved(job, job.submit_s / factor) for job in trace.jobs), failures=failures)
 
@@ -80,6 +82,13 @@ def resample(trace: Trace, jobs: int, *, seed: int) -> Trace:
         labels = {**job.labels, "resampled_from": job.id}
         drafts.append(replace(_moved(job, float(moved_s[k])), id=str(number), labels=labels))
     return replace(trace, jobs=tuple(drafts))
+
+
+def anonymous(trace: Trace) -> Trace:
+    """Without what tells who ran what: tenants are numbered, names and all labels are gone."""
+    tenants = {tenant: f"user-{number}" for number, tenant in enumerate(sorted({job.tenant for job in trace.jobs}))}
+    jobs = tuple(replace(job, tenant=tenants[job.tenant], name="", labels={}) for job in trace.jobs)
+    return replace(trace, jobs=jobs)
 
 
 # --- what the recording lacks
@@ -155,20 +164,16 @@ def inject_failures(
     _at_least("horizon_s", horizon_s, 0)
     if (expected := nodes * horizon_s / (mtbf_s + repair_s)) > MOST_FAILURES:
         raise InvalidSpec(f"about {expected:.3g} failures would be injected; expected at most {MOST_FAILURES:,}")
-    failures = [failure for node in range(nodes) for failure in _failures_of(node, mtbf_s, repair_s, seed, horizon_s)]
+    _at_least("seed", seed, 0)
+    failures = [
+        NodeFailure(node, at_s, down_s)
+        for node in range(nodes)
+        for at_s, down_s in takewhile(
+            lambda drawn: drawn[0] < horizon_s, draw_failures(node, mtbf_s=mtbf_s, repair_s=repair_s, seed=seed)
+        )
+    ]
     failures.sort(key=lambda failure: (failure.at_s, failure.node))
     return replace(trace, failures=tuple(failures))
-
-
-def _failures_of(node: int, mtbf_s: float, repair_s: float, seed: int, horizon_s: float) -> list[NodeFailure]:
-    rng = _seeded(seed, node)
-    failures = []
-    at_s = float(rng.exponential(mtbf_s))
-    while at_s < horizon_s:
-        down_s = float(rng.exponential(repair_s))
-        failures.append(NodeFailure(node, at_s, down_s))
-        at_s += down_s + float(rng.exponential(mtbf_s))
-    return failures
 
 
 def _moved(job: TraceJob, submit_s: float) -> TraceJob:
