@@ -191,7 +191,7 @@ def test_only_who_gives_way_to_others_has_a_receipt(cluster: Cluster) -> None:
     cluster.controller.stop(keep_jobs=False, timeout_s=PATIENCE_S)
     (note,) = cluster.store.notes(low)
     assert note.kind == "preempted"
-    assert note_sentence(note).startswith(f"gave up 1 GPU for job {high} of bob: 1 job has a higher priority")
+    assert note_sentence(note).startswith(f"gave up 1 GPU for job {high} of bob: 1 job of higher priority")
     assert cluster.store.notes(high) == []  # its own user had it stopped; and in the end all are, for nobody
 
 
