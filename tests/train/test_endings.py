@@ -297,6 +297,21 @@ def test_a_job_that_is_done_waits_for_threads_inside_torch() -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.parametrize(("script", "code"), [("raise RuntimeError('its own')", 1), ("raise SystemExit(3)", -6)])
+def test_a_script_that_raised_ends_before_the_interpreter_is_taken_apart(script: str, code: int) -> None:
+    """Where a thread of torch would call back into Python, and abort. A handler that is called later stands for it."""
+    whole = f"""
+import atexit, os
+atexit.register(os.abort)  # the first to be registered is the last to be called
+from fairlead.train.ending import ERROR_EXIT
+ERROR_EXIT.armed = True
+atexit.register(print, "cleans up", flush=True)
+{script}
+"""
+    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "cleans up\n")
+
+
 def test_processes_that_fetch_ahead_end_with_the_job(tmp_path: Path) -> None:
     with alone(tmp_path / "job", epochs=1, num_workers=2) as script:
         assert script.wait(60) == 0

@@ -6,7 +6,9 @@ data, another thread does it, with the state as of the last step.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -64,6 +66,28 @@ class Ending:
         a processor that those who train could use, and aborts if a thread is still connecting to somebody."""
         if self._code is not None:
             _at_once(self._code)
+
+
+class ErrorExit:
+    """At exit: ends a script that raised with code 1 before the interpreter is taken apart.
+
+    A thread of torch may be about to call back into Python, and would abort the process then. Its agent would take the
+    SIGABRT for a kill from outside and replace the worker, again and again, where the error is the script's own.
+    """
+
+    def __init__(self) -> None:
+        #: Set for workers of an agent; a script alone may end as it likes.
+        self.armed = False
+
+    def __call__(self) -> None:
+        if self.armed and getattr(sys, "last_value", None) is not None:
+            logging.shutdown()  # the only handler of those registered before that holds what a user wrote
+            _at_once(1)
+
+
+#: Registered when this is imported, and so called after what the script itself registers.
+ERROR_EXIT = ErrorExit()
+atexit.register(ERROR_EXIT)
 
 
 def _yield_processors() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.train.checkpoint import Store
+from fairlead.train.ending import ERROR_EXIT
 from fairlead.train.group import wait_for_torch_threads
 from fairlead.train.link import connect
 from fairlead.train.resumption import StartOptions
@@ -53,6 +54,7 @@ def init(
     job = Job(link, seed=seed, store=store, save_every_s=save_every_s, start=start)
     jobs.append(job)
     link.on_stop = job.ending.stop
+    ERROR_EXIT.armed = not link.fixed
     atexit.register(wait_for_torch_threads)
     atexit.register(job.ending.vanish)  # the last to be registered is the first to be called
     if threading.current_thread() is threading.main_thread():
