@@ -195,6 +195,7 @@ def main(service_kills: int, process_kills: int, jobs_per_kill: int, seed: int, 
     try:
         victim.up()
         kill_service(victim, draw, service_kills, jobs_per_kill)
+        victim.wait()  # these may fail no attempt, and so must be over before processes are killed
         kill_processes(victim, draw, process_kills)
         found = judge(victim, victim.wait())
         subprocess.run([*FAIRLEAD, "down", "--state", str(victim.state)], check=True, stdout=subprocess.DEVNULL)
