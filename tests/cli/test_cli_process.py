@@ -24,7 +24,8 @@ def fairlead_process(*args: object, cwd: Path | None = None) -> subprocess.Compl
 
 
 def test_from_nothing_to_a_comparison(tmp_path: Path) -> None:
-    generated = fairlead_process("trace", "generate", "jobs.csv", "--jobs", 40, "--gpus", 8, "--seed", 5, cwd=tmp_path)
+    made_of = ["--jobs", 40, "--gpus", 8, "--sizes", "1:0.8,4:0.2", "--seed", 5]
+    generated = fairlead_process("trace", "generate", "jobs.csv", *made_of, cwd=tmp_path)
     assert (generated.returncode, generated.stderr) == (0, "")
     assert len(read_trace(tmp_path / "jobs.csv").jobs) == 40
     described = fairlead_process("trace", "describe", "jobs.csv", "--cluster-gpus", 8, "-o", "json", cwd=tmp_path)

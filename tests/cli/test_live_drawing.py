@@ -30,6 +30,7 @@ def a_job(job_id: str = "12", **fields: Any) -> Job:
         "phase": "running",
         "reason": {"code": "placed", "text": "keeps 2 GPUs at 1.84x the speed of one", "numbers": {}},
         "gpus": {**gpus, **fields.pop("gpus", {})},
+        "launch": "per-gpu",
         "batch": 128,
         "goodput": 812.34,
         "progress": 0.425,

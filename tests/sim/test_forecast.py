@@ -501,7 +501,20 @@ def test_a_deadline_that_is_met_is_feasible_with_how_much_is_left() -> None:
 def test_a_deadline_that_only_more_gpus_meet_is_feasible_with_the_fewest_that_do() -> None:
     answer = ask(view_of("1x4", []), gpus=1, estimate_s=7200.0, deadline=3600.0)
     assert (answer.verdict, answer.gpus) == ("feasible with other GPUs", 3)
-    assert answer.why.startswith("with 3 GPUs it ends in about 40 min")
+    assert answer.why == (
+        "as it was asked for, it ends in about 2 h, 60 min after its deadline; with 3 GPUs it would end in about 40 min, "
+        "20 min before its deadline, if it is as much faster as it has more GPUs"
+    )
+    assert answer.forecast is not None
+    assert answer.forecast.ends_at is not None
+    assert answer.forecast.ends_at > 3600.0, "what is foretold is the job that was submitted"
+
+
+def test_a_job_that_is_too_slow_on_the_gpus_it_asks_for_is_not_said_to_wait_for_others() -> None:
+    view = view_of("1x4", [job("a", 2, on="n0[0,1]", estimate_s=72000.0)], now=0.0)
+    answer = ask(view, gpus=2, estimate_s=7200.0, deadline=3700.0)
+    assert answer.verdict == "infeasible"
+    assert answer.why == "on the GPUs it asks for it needs about 2 h, also alone; the deadline is in 62 min"
 
 
 def test_a_deadline_that_nothing_meets_is_infeasible_with_the_numbers() -> None:

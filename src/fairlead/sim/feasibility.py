@@ -23,7 +23,7 @@ class Answer:
     why: str
     #: Exactly so many are needed; None if it is feasible as it was asked for, or not at all.
     gpus: int | None = None
-    #: Of the run that meets them or, if none does, of the job as it was asked for; None if that was not tried.
+    #: Of the job as it was asked for; None if that was not tried.
     forecast: JobForecast | None = None
 
 
@@ -64,8 +64,8 @@ def feasibility(
             continue
         found = look(believer.fixed(spec, truth, size))
         if case.meets(found.ends_at, found.cost):
-            why = f"with {case.gpus(size)} {case.told(found)}"
-            return Answer(verdict="feasible with other GPUs", why=why, gpus=size, forecast=found)
+            why = f"{case.falls_short(first)}; with {case.gpus(size)} {case.told(found, 'would end')}{case.guess(size)}"
+            return Answer(verdict="feasible with other GPUs", why=why, gpus=size, forecast=first)
     if first.ends_at is None:
         return Answer(verdict="unknown", why=first.why, forecast=first)
     return Answer(verdict="infeasible", why=case.missed(first), forecast=first)
@@ -80,6 +80,9 @@ class _Case:
         self._budget = math.inf if spec.budget is None else spec.budget
         self._alone = believer.alone(Job(spec, at), truth)
         self._room = max(self._alone, default=0)
+        self._modelled = truth.scaling.modelled
+        #: On the numbers of GPUs that it may have.
+        self._asked = {n: found for n, found in self._alone.items() if spec.least <= n <= spec.most} or self._alone
 
     def meets(self, ends_at: float | None, cost: float | None) -> bool:
         return ends_at is not None and ends_at <= self._deadline and (cost or 0.0) <= self._budget
@@ -99,7 +102,7 @@ class _Case:
         cheapest = min(self._alone, key=lambda count: self._alone[count][1])
         seconds, dear = self._alone[quickest]
         if self._at + seconds > self._deadline:
-            return f"even alone on {self.gpus(quickest)} it needs about {about(seconds)}; {self._due()}"
+            return f"even alone on {self.gpus(quickest)} it needs about {about(seconds)}{self.guess(quickest)}; {self._due()}"
         seconds, least = self._alone[cheapest]
         words = f"even on {self.gpus(cheapest)} it costs about {least:.3g}"
         if least <= self._budget:
@@ -109,10 +112,23 @@ class _Case:
             )
         return f"{words}; the budget is {self._budget:g}"
 
-    def told(self, found: JobForecast) -> str:
+    def guess(self, gpus: int) -> str:
+        """What a time on other GPUs than were asked for rests on, where that is no measurement."""
+        return "" if self._modelled or gpus in self._asked else ", if it is as much faster as it has more GPUs"
+
+    def falls_short(self, found: JobForecast) -> str:
+        """How the job as it was asked for does not meet them."""
+        if found.ends_at is None:
+            return "as it was asked for, it cannot be told when it ends"
+        words = f"as it was asked for, it ends in about {about(found.ends_at - self._at)}"
+        if found.ends_at > self._deadline:
+            return f"{words}, {about(found.ends_at - self._deadline)} after its deadline"
+        return f"{words}, and costs about {found.cost or 0.0:.3g} of {self._budget:g}"
+
+    def told(self, found: JobForecast, ends: str = "ends") -> str:
         """How it meets them."""
         assert found.ends_at is not None, "it does"
-        words = f"it ends in about {about(found.ends_at - self._at)}"
+        words = f"it {ends} in about {about(found.ends_at - self._at)}"
         if self._spec.deadline is not None:
             words += f", {about(self._spec.deadline - found.ends_at)} before its deadline"
         if self._spec.budget is not None:
@@ -124,7 +140,9 @@ class _Case:
         assert found.ends_at is not None, "or it is unknown"
         if found.ends_at <= self._deadline:
             return f"it costs about {found.cost or 0.0:.3g}; the budget is {self._budget:g}"
-        alone_s, late_s = min(seconds for seconds, _ in self._alone.values()), found.ends_at - self._at
+        alone_s, late_s = min(seconds for seconds, _ in self._asked.values()), found.ends_at - self._at
+        if self._at + alone_s > self._deadline:
+            return f"on the GPUs it asks for it needs about {about(alone_s)}, also alone; {self._due()}"
         return (
             f"alone it needs about {about(alone_s)}, but behind and beside others it ends in about {about(late_s)}; "
             f"{self._due()}"

@@ -289,7 +289,7 @@ class Agent:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    preexec_fn=killed_with_us(),
+                    preexec_fn=killed_with_us(signal.SIGTERM),  # so that it saves first
                 )
         except OSError as error:
             what = "write" if self._logs is not None and str(self._logs) in str(error.filename) else "run"

@@ -33,9 +33,9 @@ def die_with_parent(parent: int, number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
 
-def killed_with_us() -> Callable[[], None] | None:
-    """For `preexec_fn` of a subprocess: it is killed when this process ends. None where the system cannot do that."""
+def killed_with_us(number: signal.Signals = signal.SIGKILL) -> Callable[[], None] | None:
+    """For `preexec_fn` of a subprocess: it is sent this when this process ends. None where that cannot be done."""
     if _LIBC is None:
         return None
     parent = os.getpid()
-    return lambda: die_with_parent(parent, signal.SIGKILL)
+    return lambda: die_with_parent(parent, number)
