@@ -502,8 +502,8 @@ def test_a_deadline_that_only_more_gpus_meet_is_feasible_with_the_fewest_that_do
     answer = ask(view_of("1x4", []), gpus=1, estimate_s=7200.0, deadline=3600.0)
     assert (answer.verdict, answer.gpus) == ("feasible with other GPUs", 3)
     assert answer.why == (
-        "as it was asked for, it ends in about 2 h, 60 min after its deadline; with 3 GPUs it would end in about 40 min, "
-        "20 min before its deadline, if it is as much faster as it has more GPUs"
+        "as it was asked for, it ends in about 2 h, 60 min after its deadline; with 3 GPUs it would end in about "
+        "40 min, 20 min before its deadline, if it is as much faster as it has more GPUs"
     )
     assert answer.forecast is not None
     assert answer.forecast.ends_at is not None

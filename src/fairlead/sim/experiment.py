@@ -378,11 +378,11 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
     return World(
         jobs,
         with_speeds(nodes, speeds, paces),
-        outages=_outages(trace, listed) if experiment.failures_h is None else (),
+        outages=_outages(trace, _counted_nodes(experiment, listed)) if experiment.failures_h is None else (),
         left_out={**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})},
         clipped=sum(job.gpus < asked[job.id] for job in fitting),
         failing=_failing(experiment),
-        notes=notes_on_speeds(experiment.speeds, jobs, nodes),
+        notes=(*notes_on_speeds(experiment.speeds, jobs, nodes), *_notes_on_costs(experiment, fitting)),
         lore=one_gpu_lore(jobs, tuple(node_gpus)) if experiment.foreknown == "one-gpu" else {},
     )
 
@@ -516,6 +516,21 @@ def _usable_types(job: TraceJob, pace: Mapping[str, float]) -> tuple[str, ...]:
     if pace and not usable:
         raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of {' or '.join(pace)}")
     return job.gpu_types if len(usable) == len(pace) else usable
+
+
+def _counted_nodes(experiment: Experiment, listed: Sequence[Node]) -> Sequence[Node]:
+    """As the failures of a trace count nodes: in the order of its own, or else by what nodes are."""
+    return listed if experiment.cluster is None else in_order(listed)
+
+
+def _notes_on_costs(experiment: Experiment, jobs: Sequence[TraceJob]) -> tuple[str, ...]:
+    recorded = sum(job.recording is not None for job in jobs)
+    if not recorded or experiment.costs != "default":
+        return ()
+    which = "all jobs" if recorded == len(jobs) else f"{recorded:,} of {len(jobs):,} jobs"
+    return (
+        f"starts and changes of {which} take as long as they were recorded; --costs start=S,... states other times",
+    )
 
 
 def _costs_of(job: TraceJob, costs: CostModel, experiment: Experiment) -> Costs:

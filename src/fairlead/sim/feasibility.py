@@ -102,7 +102,8 @@ class _Case:
         cheapest = min(self._alone, key=lambda count: self._alone[count][1])
         seconds, dear = self._alone[quickest]
         if self._at + seconds > self._deadline:
-            return f"even alone on {self.gpus(quickest)} it needs about {about(seconds)}{self.guess(quickest)}; {self._due()}"
+            needs = f"it needs about {about(seconds)}{self.guess(quickest)}"
+            return f"even alone on {self.gpus(quickest)} {needs}; {self._due()}"
         seconds, least = self._alone[cheapest]
         words = f"even on {self.gpus(cheapest)} it costs about {least:.3g}"
         if least <= self._budget:
