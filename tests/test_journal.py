@@ -301,6 +301,13 @@ def test_a_message_that_was_changed_is_found_by_its_checksum(path: Path) -> None
         read(path)
 
 
+def test_a_journal_with_a_hole_is_refused(path: Path) -> None:
+    write(path)
+    change(path, "DELETE FROM journal WHERE seq = 3")
+    with pytest.raises(InvalidSpec, match=r"run\.journal: message 3 is missing; the journal has a hole"):
+        read(path)
+
+
 def test_a_journal_of_the_first_version_is_read_and_not_written(path: Path) -> None:
     db = sqlite3.connect(path)
     db.execute("PRAGMA application_id = 0x464C4A31")

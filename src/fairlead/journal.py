@@ -147,7 +147,8 @@ def read_journal(source: Path | str, *, after: int = 0) -> Iterator[tuple[int, M
     try:
         version = _journal_version(db, path)
         select = _SELECT_V1 if version == 1 else _SELECT
-        yield from _decoded(db.execute(select.format(after="?"), (after,)), str(path))
+        rows = db.execute(select.format(after="?"), (after,))
+        yield from _decoded(rows, str(path), after, _quarantined(db))
     except sqlite3.Error as error:
         raise InvalidSpec(f"{path} is not a readable journal: {error}") from error
     finally:
@@ -181,6 +182,13 @@ def _database_in(directory: Path) -> Path | str:
     return directory / STATE_DATABASE
 
 
+def _quarantined(db: sqlite3.Connection) -> set[int]:
+    """Numbers of messages that a service has taken out of its journal."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'quarantine'").fetchone() is None:
+        return set()
+    return {seq for (seq,) in db.execute("SELECT seq FROM quarantine")}
+
+
 def _read_postgres(url: str, after: int) -> Iterator[tuple[int, Message]]:
     name, url = without_password(url), url.replace("postgresql+psycopg://", "postgresql://", 1)
     try:
@@ -190,16 +198,22 @@ def _read_postgres(url: str, after: int) -> Iterator[tuple[int, Message]]:
     try:
         # A cursor of the server: a long journal is not fetched as a whole.
         with psycopg.connect(url, connect_timeout=10) as db, db.cursor("fairlead_journal") as cursor:
+            quarantined = {seq for (seq,) in db.execute("SELECT seq FROM quarantine").fetchall()}
             cursor.execute(_SELECT.format(after="%s"), (after,))
-            yield from _decoded(cursor, name)
+            yield from _decoded(cursor, name, after, quarantined)
     except psycopg.errors.UndefinedTable:
         raise InvalidSpec(f"{name} has no table `journal`; it is not the database of a Fairlead service") from None
     except psycopg.Error as error:
         raise InvalidSpec(f"{name} is not a readable journal: {str(error).strip()}") from error
 
 
-def _decoded(rows: Iterable[Any], name: str) -> Iterator[tuple[int, Message]]:
+def _decoded(rows: Iterable[Any], name: str, after: int, quarantined: set[int]) -> Iterator[tuple[int, Message]]:
+    """Numbers have no gaps, but for messages in quarantine: a gap means that something was lost."""
+    last = after
     for seq, body, crc in rows:
+        if missing := [number for number in range(last + 1, min(seq, last + 1000)) if number not in quarantined]:
+            raise InvalidSpec(f"{name}: message {missing[0]} is missing; the journal has a hole, restore a backup")
+        last = seq
         if not isinstance(body, str) or (crc is not None and checksum(body) != crc):
             raise InvalidSpec(f"{name}, message {seq}: it is damaged, as its checksum tells; restore a backup")
         try:

@@ -105,7 +105,7 @@ def test_dropping_every_job_leaves_nothing_to_simulate(simulated: Refuses, write
         (["--cadence", "0s"], "cadence '0s' is unknown"),
         (["--cadence", "-5s"], "cadence '-5s' is unknown"),
         (["--cadence", ""], "cadence '' is unknown"),
-        (["--costs", "much"], "cost 'much' is unknown; expected none, default, or start=S"),
+        (["--costs", "much"], "cost 'much' is unknown; expected none, default, sia, or start=S"),
         (["--costs", "start=x"], "cost start is 'x'; expected a number of seconds"),
         (["--costs", "start=-1"], "expected a finite number of seconds of at least 0"),
         (["--costs", "start=nan"], "expected a finite number of seconds of at least 0"),

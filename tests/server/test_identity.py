@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,15 @@ from fairlead.server.auth import digest
 from fairlead.server.cluster import Checked, adopt, check, join, note_run
 from fairlead.server.database_copy import copy_database
 from fairlead.server.directory import Directory, JobNumbers, read_number
-from fairlead.server.identity import ClusterFile, DatabaseRecord, DirectoryRecord, ForeignDatabase, Pair, check_pair
+from fairlead.server.identity import (
+    ClusterFile,
+    CopiedDirectory,
+    DatabaseRecord,
+    DirectoryRecord,
+    ForeignDatabase,
+    Pair,
+    check_pair,
+)
 from fairlead.server.store import NewJob, Store, User
 from fairlead.server.tables import metadata
 
@@ -147,6 +156,23 @@ def submit(store: Store) -> str:
 @pytest.fixture
 def cluster(tmp_path: Path, store_url: str) -> Cluster:
     return Cluster(tmp_path / "state", store_url)
+
+
+def test_a_copy_of_a_state_directory_is_refused_while_the_original_is_there(tmp_path: Path) -> None:
+    """The copy holds the records of the original's processes: it would end them, and run their jobs again."""
+    original = Cluster(tmp_path / "one", f"sqlite:///{tmp_path}/one/fairlead.db")
+    original.run(jobs=1)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    copy = Cluster(tmp_path / "two", f"sqlite:///{tmp_path}/two/fairlead.db")
+    with pytest.raises(CopiedDirectory, match=r"two is a copy of .*one, which is still there.*--state .*one"):
+        copy.run()
+    with pytest.raises(CopiedDirectory):  # nor on purpose
+        list(adopt(copy.directory, copy.url, end_jobs=True, grace_s=1.0))
+    assert original.run(jobs=1)[1] == ["2"]
+    shutil.rmtree(tmp_path / "two")
+    (tmp_path / "one").rename(tmp_path / "moved")
+    moved = Cluster(tmp_path / "moved", f"sqlite:///{tmp_path}/moved/fairlead.db")
+    assert moved.run(jobs=1)[1] == ["3"]
 
 
 def test_a_directory_and_a_database_go_on_together(cluster: Cluster) -> None:

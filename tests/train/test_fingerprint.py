@@ -10,7 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairlead.train.fingerprint import Fingerprint, differences, parse_arguments, plain, script_name
+from fairlead.train.fingerprint import (
+    Fingerprint,
+    differences,
+    extends,
+    parse_arguments,
+    plain,
+    same_command,
+    script_name,
+)
 
 RUN = Fingerprint(
     script="train.py",
@@ -84,7 +92,7 @@ def test_more_epochs_are_the_same_run_whatever_their_option_is_called() -> None:
         ("--betas 0.9 0.99 --shift -0.5", {"--betas": "0.9 0.99", "--shift": "-0.5"}),
         ("data --tag a --tag b", {"1": "data", "--tag": "a b"}),
         ("model.width=3 +optimizer.lr=0.1", {"model.width": "3", "+optimizer.lr": "0.1"}),
-        ("trainer.max_epochs=3 --epochs 4 --num-epochs=5 --steps 6", {}),
+        ("trainer.max_epochs=3 --epochs 4 --num-epochs=5", {}),
         ("--warmup-epochs 4 --output-dim 3", {"--warmup-epochs": "4", "--output-dim": "3"}),
         ("--log-dir a --output_dir b --checkpoints c --save-every 5 --num-workers 2 --gpus 4 --resume", {}),
         ("--where here", {}),
@@ -93,6 +101,21 @@ def test_more_epochs_are_the_same_run_whatever_their_option_is_called() -> None:
 )
 def test_arguments_by_name_without_those_that_do_not_change_the_result(words: str, expected: dict[str, str]) -> None:
     assert parse_arguments(words.split(), places={"here"}) == expected
+
+
+def test_more_steps_extend_a_run_and_fewer_are_another() -> None:
+    short, long = (Fingerprint(script="t.py", arguments={"--max-steps": steps}) for steps in ("6", "30"))
+    assert (differences(short, long), extends(short, long)) == ([], True)
+    assert [each.name for each in differences(long, short)] == ["argument --max-steps"]
+    assert not extends(long, short)
+
+
+def test_a_job_that_runs_another_command_does_not_restart() -> None:
+    """As in a loop over learning rates within one job: all of them have the job's identity."""
+    first = Fingerprint(run="job", script="t.py", arguments={"--lr": "0.1"}, groups=({"lr": 0.1},))
+    assert same_command(first, replace(first, groups=({"lr": 0.2},)))  # drawn, or read from a file: a restart of it
+    assert not same_command(first, replace(first, arguments={"--lr": "0.01"}))
+    assert not same_command(first, replace(first, script="finetune.py"))
 
 
 def test_a_number_may_be_written_otherwise() -> None:

@@ -20,7 +20,15 @@ from fairlead.core.errors import BackendError
 from fairlead.database_url import without_password
 from fairlead.server.auth import digest
 from fairlead.server.directory import Directory, JobNumbers, run_on
-from fairlead.server.identity import ClusterFile, DatabaseRecord, DirectoryRecord, ForeignDatabase, Pair, check_pair
+from fairlead.server.identity import (
+    ClusterFile,
+    CopiedDirectory,
+    DatabaseRecord,
+    DirectoryRecord,
+    ForeignDatabase,
+    Pair,
+    check_pair,
+)
 from fairlead.server.inspecting import find_record, refuse_second_controller
 from fairlead.server.store import Store
 
@@ -96,6 +104,8 @@ def adopt(directory: Directory, url: str, *, end_jobs: bool, grace_s: float) -> 
         refuse_second_controller(url)
         try:
             check(directory, url)
+        except CopiedDirectory:
+            raise
         except ForeignDatabase:
             yield from _adopt(directory, url, end_jobs=end_jobs, grace_s=grace_s)
         else:

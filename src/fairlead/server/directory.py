@@ -16,7 +16,7 @@ import stat
 import time
 import uuid
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fairlead.backends.files import AttemptFiles
@@ -245,7 +245,20 @@ class Directory:
             has_jobs=len(numbers) > 1,
             highest=max(numbers),
             options=options,
+            original=self._original(),
         )
+
+    def _original(self) -> Path | None:
+        """The directory that this is a copy of: it has the same identity, and is where this one says it was."""
+        known = self.read_cluster()
+        if known is None or known.path in ("", str(self.path)):
+            return None
+        other = Directory(Path(known.path))
+        try:
+            found = other.read_cluster()
+        except BackendError:
+            return None
+        return other.path if found is not None and found.directory == known.directory else None
 
     def _job_numbers(self) -> list[int]:
         """Of the jobs that have a directory: that of 13.1 is 13."""
@@ -268,7 +281,7 @@ class Directory:
             ) from None
 
     def write_cluster(self, cluster: ClusterFile) -> None:
-        self._write(self.cluster, json.dumps(asdict(cluster)) + "\n")
+        self._write(self.cluster, json.dumps(asdict(replace(cluster, path=str(self.path)))) + "\n")
 
     def make_cluster(self, identity: str) -> ClusterFile:
         """What it has to say from now on. Its own identity stays."""

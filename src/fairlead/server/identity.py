@@ -35,6 +35,8 @@ class ClusterFile:
     run: str = ""
     #: Up to here it was told that the database does not know of all numbers that were given.
     told: int = 0
+    #: Where the directory was when this was written.
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ class DirectoryRecord:
     highest: int = 0
     #: What a command needs to mean this directory and the database in question.
     options: str = ""
+    #: The directory that this one is a copy of, if that is still there.
+    original: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,10 @@ class DatabaseRecord:
         return self.identity is not None and self.directory != ""
 
 
+class CopiedDirectory(ForeignDatabase):
+    """A state directory of which there are two; no command can make both right."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A state directory and a database that belong together."""
@@ -89,6 +97,13 @@ class Pair:
 
 def check_pair(directory: DirectoryRecord, database: DatabaseRecord | None, *, name: str) -> Pair:
     """Raises ForeignDatabase. A database of None is not there yet, or has no tables; `name` is what it is called."""
+    if directory.original is not None:
+        raise CopiedDirectory(
+            f"state directory {directory.path} is a copy of {directory.original}, which is still there: jobs would run "
+            "twice, and the processes of one would be taken for the other's",
+            f"Use that one with --state {directory.original}; to make the copy the only one, remove the other first; "
+            f"to begin a cluster of its own here, remove cluster.json, jobs/ and the database from {directory.path}",
+        )
     own = None if directory.cluster is None else directory.cluster.cluster
     if database is None or (not database.used and database.identity != own):
         if own is not None or directory.has_jobs:

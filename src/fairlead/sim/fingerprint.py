@@ -7,22 +7,19 @@ versions of Python and of what Fairlead computes with. Names of files are not: c
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib.util
 import json
 import os
 import platform
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, fields
+from collections.abc import Iterable
+from dataclasses import asdict, fields, is_dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fairlead.core.loop import Policy
 from fairlead.sim.casting import Library
 from fairlead.sim.experiment import NAMED, Experiment, Inputs
 from fairlead.sim.traces import Trace, TraceJob
@@ -39,9 +36,9 @@ _NAMES = ("trace", "format", "profiles")
 
 
 def fingerprint(experiment: Experiment, inputs: Inputs | None = None) -> str | None:
-    """None for a policy that is an object, whose workings cannot be read, or where a file cannot be."""
+    """None for a policy that is an object or not Fairlead's own, or where a file cannot be read."""
     inputs = inputs or NAMED
-    if inputs.policy is not None:
+    if inputs.policy is not None or not _built_in(inputs.policy_of(experiment)):
         return None
     try:
         parts = _parts(experiment, inputs)
@@ -51,7 +48,6 @@ def fingerprint(experiment: Experiment, inputs: Inputs | None = None) -> str | N
 
 
 def _parts(experiment: Experiment, inputs: Inputs) -> dict[str, Any]:
-    policy = inputs.policy_of(experiment)
     return {
         "layout": LAYOUT,
         "code": code_digest(_PACKAGE),
@@ -61,7 +57,6 @@ def _parts(experiment: Experiment, inputs: Inputs) -> dict[str, Any]:
         "trace": trace_digest(inputs.trace_of(experiment)),
         "nodes": repr(inputs.nodes),
         "library": _library_digest(Library.beside(experiment.trace, experiment.profiles)),
-        "policy": _policy_digest(policy),
     }
 
 
@@ -140,71 +135,11 @@ def _digest(paths: Iterable[Path], below: Path | None = None) -> str:
 # -- the policy ------------------------------------------------------------------------------------------------------
 
 
-def _policy_digest(policy: Policy) -> str:
-    """Of the modules of a policy and of those that it wraps, and of what they import of the user's own."""
-    modules: dict[Path, None] = {}
-    versions: dict[str, str] = {}
-    wrapped: object | None = policy
-    while wrapped is not None:
-        for file in _files_of(type(wrapped)):
-            _follow(file, modules, versions)
-        wrapped = getattr(wrapped, "inner", None)
-    return _digest(modules) + repr(sorted(versions.items()))
-
-
-def _files_of(cls: type) -> list[Path]:
-    """The files of a class and of its bases. By its code, too: two policy files of one name have one module name."""
-    found: dict[str, None] = {}
-    for each in cls.__mro__:
-        if (file := getattr(sys.modules.get(each.__module__), "__file__", None)) is not None:
-            found[file] = None
-        codes = (getattr(value, "__code__", None) for value in vars(each).values())
-        found |= {code.co_filename: None for code in codes if code is not None}
-    return [path for path in map(Path, found) if path.is_file()]
-
-
-def _follow(path: Path, modules: dict[Path, None], versions: dict[str, str]) -> None:
-    """Add a module and what it imports, as far as that is neither Fairlead's nor Python's; of packages, the version."""
-    path = path.resolve()
-    if path in modules or path.suffix != ".py" or path.is_relative_to(_PACKAGE):
-        return
-    modules[path] = None
-    for name in _imports(path):
-        top = name.partition(".")[0]
-        if top in sys.stdlib_module_names or top == "fairlead" or top in versions:
-            continue
-        origin = _origin(name)
-        if origin is None:
-            continue
-        if any(origin.is_relative_to(place) for place in (*_INSTALLED, *_STANDARD)):
-            versions[top] = _version(top, origin)
-        else:
-            _follow(origin, modules, versions)
-
-
-def _imports(path: Path) -> Iterator[str]:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except SyntaxError:
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _origin(name: str) -> Path | None:
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, AttributeError, ValueError):
-        return None  # a name in a module, and no module
-    return None if spec is None or spec.origin is None else Path(spec.origin)
-
-
-def _version(top: str, origin: Path) -> str:
-    try:
-        return version(top)
-    except PackageNotFoundError:
-        return hashlib.sha256(origin.read_bytes()).hexdigest() if origin.is_file() else ""
+def _built_in(policy: object) -> bool:
+    """Whether it, and all that it wraps, is Fairlead's own. What else decides of other code, such as a file that it
+    reads, cannot be known: so its results are not kept."""
+    file = getattr(sys.modules.get(type(policy).__module__), "__file__", None)
+    if file is None or not Path(file).resolve().is_relative_to(_PACKAGE):
+        return False
+    parts = (getattr(policy, field.name, None) for field in fields(policy)) if is_dataclass(policy) else ()
+    return all(_built_in(part) for part in parts if hasattr(part, "plan"))

@@ -28,8 +28,10 @@ _UNIMPORTANT = re.compile(
     r"|local_rank|nproc|nproc_per_node|master_addr|master_port|port|dry_run|help"
 )
 
-#: Options that say how long to train: compared by `Fingerprint.epochs` alone.
-_LENGTH = re.compile(r"(?:num_|n_|max_|total_)?(?:train_)?(?:epochs?|steps)")
+#: Options that say how long to train, in epochs: compared by `Fingerprint.epochs` alone. And in steps: more of them
+#: extend a run.
+_EPOCHS = re.compile(r"(?:num_|n_|max_|total_)?(?:train_)?epochs?")
+_STEPS = re.compile(r"(?:num_|n_|max_|total_)?(?:train_)?(?:steps|iterations|iters)")
 
 #: How a key of an optimiser's parameter group is called in messages.
 _SPOKEN = {"lr": "learning rate", "weight_decay": "weight decay"}
@@ -114,7 +116,28 @@ def _between_arguments(saved: Fingerprint, ours: Fingerprint) -> list[Difference
         Difference(f"argument {name}", there, here)
         for name, there, here in _between(saved.arguments, ours.arguments)
         if (there, here) != lengths  # the number of epochs, whatever its option is called
+        and not _more_steps(name, there, here)
     ]
+
+
+def extends(saved: Fingerprint, ours: Fingerprint) -> bool:
+    """Whether it is the same run, made longer on purpose."""
+    changed = _between(saved.arguments, ours.arguments)
+    return saved.epochs < ours.epochs or any(_more_steps(*each) for each in changed)
+
+
+def same_command(saved: Fingerprint, ours: Fingerprint) -> bool:
+    """Whether both are of one script with the same arguments: a job may run several, one after the other."""
+    return not (_between_scripts(saved.script, ours.script) or _between_arguments(saved, ours))
+
+
+def _more_steps(name: str, there: Any, here: Any) -> bool:
+    if not _STEPS.fullmatch(_word(name)):
+        return False
+    try:
+        return float(there) < float(here)
+    except ValueError:
+        return False
 
 
 def _between(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[Difference]:
@@ -188,6 +211,11 @@ def _split(word: str) -> tuple[str, bool, str]:
     return "", False, ""
 
 
+def _word(name: str) -> str:
+    """An option's name, whatever it is written with: --max-steps, ++trainer.max_steps."""
+    return name.lstrip("-+").lower().replace("-", "_").rpartition(".")[2]
+
+
 def _matters(name: str) -> bool:
-    word = name.lstrip("-+").lower().replace("-", "_").rpartition(".")[2]
-    return not (_UNIMPORTANT.fullmatch(word) or _LENGTH.fullmatch(word))
+    word = _word(name)
+    return not (_UNIMPORTANT.fullmatch(word) or _EPOCHS.fullmatch(word))

@@ -28,8 +28,10 @@ from fairlead.train.fingerprint import (
     Difference,
     Fingerprint,
     differences,
+    extends,
     parse_arguments,
     plain,
+    same_command,
     script_name,
 )
 from fairlead.train.keeper import Keeper
@@ -124,8 +126,8 @@ class Resumption:
             self._tell("begins", f"begins at step 0, and saves in {where}", step=0, directory=where)
             return
         differing, saved = self._check(loaded, job), _saved_fingerprint(loaded)
-        if saved is not None and saved.epochs < self.epochs:
-            loaded.state["progress"]["over"] = False  # the script had had enough, of fewer epochs
+        if saved is not None and extends(saved, self._fingerprint()):
+            loaded.state["progress"]["over"] = False  # the script had had enough, of fewer epochs or steps
         job.load(loaded.state, from_disk=True)
         if saved is not None and differing:
             self._use_own_values(saved)
@@ -141,7 +143,8 @@ class Resumption:
         found = differences(saved, ours)
         if 0 < ours.epochs < saved.epochs and job.reaches_end(Progress(**loaded.state["progress"])):
             found.append(Difference("the number of epochs", saved.epochs, ours.epochs))
-        if found and not self._options.resume and not (ours.run and ours.run == saved.run):
+        again = bool(ours.run) and ours.run == saved.run and same_command(saved, ours)
+        if found and not self._options.resume and not again:
             told = {"step": loaded.step, "checkpoint": str(loaded.path), "differing": [list(each) for each in found]}
             self._link.say("foreign", text=refusal(loaded, found), **told)  # the log has it as an error
             raise InvalidSpec(refusal(loaded, found))
