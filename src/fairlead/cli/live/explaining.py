@@ -35,14 +35,14 @@ def explain_job(client: Client, job_id: str, output: str) -> None:
 
 
 def _data(told: Explanation) -> dict[str, Any]:
-    """For programs: the code, the sentence and what it rests on come first; a job that has succeeded has no code."""
+    """For programs: the code, the sentence and what it rests on come first; a job that is over without a reason is `ended`."""
     reason = told["reason"]
     evidence: dict[str, Any] = {}
     if reason is not None:
         evidence = {**reason.get("numbers", {}), "jobs": reason.get("jobs", [])}
     return {
         "id": told["id"],
-        "code": None if reason is None else reason["code"],
+        "code": "ended" if reason is None else reason["code"],
         "text": told["text"][0] if reason is None else reason["text"],
         "evidence": evidence,
         "reason": reason,
