@@ -47,7 +47,7 @@ def test_what_was_seen_on_one_gpu_only_is_borrowed_at_the_speed_that_was_measure
 def test_a_type_it_was_never_on_goes_by_what_other_models_say_and_else_is_as_fast() -> None:
     belief = Belief(observations=(measured(1), measured(2)))
     here = float(step_time(fit(belief.observations).params, 1, 2, 64))
-    (alike,), (slower,) = fits_on("slow", [belief]), fits_on("slow", [belief], ratios={"fast": 3.0})
+    (alike,), (slower,) = fits_on("slow", [belief]), fits_on("slow", [belief], ratios=[{"fast": 3.0}])
     assert float(step_time(alike.params, 1, 2, 64)) == pytest.approx(here)
     assert float(step_time(slower.params, 1, 2, 64)) == pytest.approx(3.0 * here)
 
