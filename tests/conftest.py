@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # How long an example takes says more about the machine than about us.
@@ -25,3 +26,25 @@ def pytest_runtest_setup() -> None:
 
 def pytest_sessionfinish() -> None:
     shutil.rmtree(_caches, ignore_errors=True)
+
+
+#: Files that take many seconds as a whole, mostly because real jobs train in real processes: `scripts/test --fast` leaves
+#: them out.
+SLOW = {
+    "cli/test_reproduce_elasticity.py",
+    "cli/test_train.py",
+    "golden/test_sia_artifact.py",
+    "policies/test_builtin_contract.py",
+    "policies/test_contract_catches.py",
+    "server/test_launch.py",
+    "test_benchmarks.py",
+    "train/test_elastic.py",
+    "train/test_endings.py",
+    "train/test_steering.py",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).as_posix() in SLOW:
+            item.add_marker(pytest.mark.slow)

@@ -55,7 +55,7 @@ def init(
     jobs.append(job)
     link.on_stop = job.ending.stop
     ERROR_EXIT.armed = not link.fixed
-    atexit.register(wait_for_torch_threads)
+    atexit.register(_leave_torch, job)
     atexit.register(job.ending.vanish)  # the last to be registered is the first to be called
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: job.ending.stop(grace_s))
@@ -83,6 +83,14 @@ def checkpoint_directory(given: Path | str | None, env: Mapping[str, str]) -> Pa
             "where relative paths are; name a path within it, or an absolute one"
         )
     return Path(own) / (inside.relative_to(Path(own).name) if inside.parts[:1] == (Path(own).name,) else inside)
+
+
+def _leave_torch(job: Job) -> None:
+    """Close the group before the interpreter ends: one of its threads may still be on its way out of a callback, and
+    torch aborts the process if Python is gone by then. A job that is done would count as failed."""
+    if (group := job._members.group) is not None:
+        group.retire()
+    wait_for_torch_threads()
 
 
 def _interrupted(job: Job, grace_s: float) -> None:

@@ -35,7 +35,7 @@ def explain_job(client: Client, job_id: str, output: str) -> None:
 
 
 def _data(told: Explanation) -> dict[str, Any]:
-    """For programs: the code, the sentence and what it rests on come first; a job that is over without a reason is `ended`."""
+    """For programs: code, sentence and what it rests on come first. A job that is over without a reason is `ended`."""
     reason = told["reason"]
     evidence: dict[str, Any] = {}
     if reason is not None:
