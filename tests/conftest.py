@@ -28,8 +28,7 @@ def pytest_sessionfinish() -> None:
     shutil.rmtree(_caches, ignore_errors=True)
 
 
-#: Files that take many seconds as a whole, mostly because real jobs train in real processes: `scripts/test --fast` leaves
-#: them out.
+#: Files that take many seconds as a whole, mostly because real jobs train in real processes.
 SLOW = {
     "cli/test_reproduce_elasticity.py",
     "cli/test_train.py",
