@@ -32,14 +32,21 @@ def pytest_sessionfinish() -> None:
 SLOW = {
     "cli/test_reproduce_elasticity.py",
     "cli/test_train.py",
+    "cli/test_cli_kept_runs.py",
     "golden/test_sia_artifact.py",
+    "goodput/test_curves.py",
     "policies/test_builtin_contract.py",
     "policies/test_contract_catches.py",
+    "policies/test_middleware_standard.py",
+    "policies/test_pilot_guarantees.py",
     "server/test_launch.py",
+    "server/test_live_trace.py",
+    "sim/test_step_oracle.py",
     "test_benchmarks.py",
     "train/test_elastic.py",
     "train/test_endings.py",
     "train/test_steering.py",
+    "traces/test_trace_fuzz.py",
 }
 
 

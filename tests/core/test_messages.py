@@ -314,6 +314,11 @@ json_values = st.recursive(
 )
 
 
+def test_a_word_that_is_a_list_is_refused_like_any_other() -> None:
+    with pytest.raises(InvalidSpec, match=r"launch is \[\]; expected one of"):
+        decode({"v": 1, "type": "JobSubmitted", "at": 0.0, "spec": {"id": "a", "launch": []}})
+
+
 @given(json_values)
 def test_no_json_value_does_worse_than_to_be_refused(value: Any) -> None:
     with pytest.raises(InvalidSpec):

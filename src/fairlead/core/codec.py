@@ -104,7 +104,7 @@ def _decode_scalar(hint: Any, value: Any, place: str) -> Any:
         if math.isfinite(number):
             return number
     elif isinstance(hint, type) and issubclass(hint, StrEnum):
-        if value in hint._value2member_map_:
+        if isinstance(value, str) and value in hint._value2member_map_:
             return hint(value)
         raise InvalidSpec(f"{place} is {value!r}; expected one of {', '.join(hint)}")
     elif hint in _WANTED and type(value) is hint and (hint is not int or abs(value) <= LARGEST):
