@@ -70,7 +70,7 @@ def freedom(
     if adapt == "nothing" or not rigid or not isinstance(truth, MeasuredTruth | TunedTruth | GoodputTruth):
         gpus = max(job.gpus, least)
         return Freedom(gpus, max(job.gpus_min, least), max(job.gpus_max, gpus), batch)
-    assert bounds is not None, "whoever has a performance model has a batch"
+    assert bounds is not None, "a job with a performance model has a batch"
     most = room if bounds.max_total is None else min(room, bounds.max_total // bounds.min_per_gpu)
     asked = truth.asked if isinstance(truth, TunedTruth) else truth
     if isinstance(asked, TypedTruth):

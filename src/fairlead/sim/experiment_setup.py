@@ -265,7 +265,7 @@ def _failing(experiment: Experiment) -> Failing | None:
 
 
 def default_cluster(trace: str, format: str | None) -> str | None:
-    """What to simulate if nobody says: None for the trace's own nodes."""
+    """What to simulate if no cluster is named: None for the trace's own nodes."""
     return None if _read(trace, format).nodes else DEFAULT_CLUSTER
 
 

@@ -1,7 +1,8 @@
 """Sia (Jayaram Subramanya et al., SOSP '23): three types of GPUs, rerun next to the paper's headline figures.
 
 What it has in common with other papers is in `reproduction.py`. The authors' data is used if it is there, and then
-what their own simulator gave is the yardstick (`reproduction_sia_data.py`). Without it, jobs of the built-in
+what our transcription of their simulator gave is
+the yardstick (`reproduction_sia_data.py`). Without it, jobs of the built-in
 applications come as often and in about the mix of the paper's workloads. These are other jobs on other GPUs than the
 paper's: of the published figures only the ratio between two policies compares with ours.
 """
