@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from hypothesis import settings
 # How long an example takes says more about the machine than about us.
 settings.register_profile("fairlead", deadline=None)
 settings.load_profile("fairlead")
+
+# In the background of a script SIGINT is ignored, and so it would be in all programs that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _caches = Path(tempfile.gettempdir()) / f"fairlead-tests-{os.getpid()}"
 _numbers = itertools.count()

@@ -383,6 +383,11 @@ def test_no_function_and_no_file_is_too_long() -> None:
     assert complaints(too_long) == ""
 
 
+def test_no_file_of_tests_is_too_long() -> None:
+    lines = {path: len(path.read_text("utf-8").splitlines()) for path in Path(__file__).parent.rglob("*.py")}
+    assert {path.name: found for path, found in lines.items() if found > MOST_FILE_LINES} == {}
+
+
 def test_what_is_too_long_is_seen() -> None:
     def function(lines: int) -> str:
         return "def f():\n" + "    x = 1\n" * (lines - 1)

@@ -229,3 +229,38 @@ def test_a_case_that_is_none_is_refused() -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode != 0
         assert f"{case!r}; expected for example mlp1m:64" in " ".join(done.stderr.split())
+
+
+def test_gavels_programs_have_the_optimum_that_cvxpy_finds() -> None:
+    rows = run("gavel.py", "--jobs", "60", "--repeat", "1")
+    assert {row["objective"] for row in rows} >= {"max-min", "makespan", "finish-time-fairness", "nash", "hierarchical"}
+    for row in rows:
+        assert row["notes"] == [] or row["objective"] == "cost-slo"
+        if row["cvxpy_value"] is not None:
+            near = 0.05 if row["objective"] == "makespan" else 1e-5  # the reference's search is 5 % wide
+            assert row["value"] == pytest.approx(row["cvxpy_value"], rel=near)
+
+
+def test_rates_of_many_jobs_are_quick_to_ask_for_again() -> None:
+    rows = run("rates.py", "--jobs", "512")
+    assert [row["asked"] for row in rows] == ["alone", "pairs"]
+    assert all(row["again_ms"] < row["first_ms"] for row in rows)
+    assert rows[0]["again_ms"] < 50.0
+
+
+GAVEL = Path(__file__).resolve().parents[2] / "shared" / "data" / "gavel"
+
+
+@pytest.mark.skipif(not GAVEL.is_dir(), reason="Gavel's table (../shared/data/gavel) is absent")
+def test_estimated_packed_speeds_are_nearer_than_the_papers_and_the_mean() -> None:
+    rows = run("rate_estimates.py", "--data", str(GAVEL), "--repeats", "1")
+    packed = [row for row in rows if row["what"] == "packed"]
+    assert len(packed) == 12
+    for model in ("known", "new"):
+        for measured in ("10% of its pairs", "30% of its pairs"):
+            error = {
+                row["way"]: row["median_error"]
+                for row in packed
+                if (row["model"], row["measured"]) == (model, measured)
+            }
+            assert error["fairlead"] < error["paper"] < error["mean"]

@@ -29,11 +29,11 @@ from fairlead.backends.task import Task
 from fairlead.cli.compare import compare
 from fairlead.cli.simulate import simulate
 from fairlead.cli.trace import trace
-from fairlead.core.messages import COMMANDS, EVENTS
+from fairlead.core.messages import EVENTS, INTENTS
 from fairlead.core.snapshot import Columns, NodeColumns
 from fairlead.core.types import Phase
 from fairlead.plugins import POLICIES, find_policy, settable
-from fairlead.policies import reasons, wait_reason, weighed_wait
+from fairlead.policies import reasons, round_reasons, wait_reason, weighed_wait
 from fairlead.sim import job_table
 from fairlead.sim.applications import APPLICATIONS
 from fairlead.sim.costs import Costs
@@ -187,6 +187,15 @@ def test_the_tutorial_runs_as_written_and_prints_what_it_says(checkout: Path) ->
     assert_current(TUTORIAL, "sh", run_commands(TUTORIAL, checkout))
 
 
+def test_what_the_tutorial_says_of_the_worst_rho_is_what_is_printed_above() -> None:
+    text = (DOCS / "tutorial.md").read_text("utf-8")
+    printed = re.search(r"rho, worst +([\d.]+)\n", text)
+    told = re.search(r"The rho of ([\d.]+) is a job", text)
+    assert printed is not None
+    assert told is not None
+    assert told[1] == printed[1]
+
+
 def test_the_examples_on_the_page_about_goodput_print_what_it_says() -> None:
     assert_current(GOODPUT, "python", run_python(GOODPUT))
 
@@ -242,6 +251,7 @@ POLICY_BLOCKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "source"), POLICY_BLOCKS)
 def test_a_policy_in_the_documentation_keeps_the_contract(name: str, source: str, tmp_path: Path) -> None:
     path = tmp_path / f"documented_{name.lower()}.py"
@@ -284,14 +294,14 @@ def test_the_diagram_of_a_jobs_life_is_current() -> None:
 
 def test_every_message_and_phase_is_explained() -> None:
     names = documented("concepts.md")
-    assert {message.__name__ for message in EVENTS + COMMANDS} <= names
+    assert {message.__name__ for message in EVENTS + INTENTS} <= names
     table = (DOCS / "concepts.md").read_text(encoding="utf-8")
     assert all(re.search(rf"^\|[^|]*\b{phase}\b", table, re.MULTILINE) for phase in Phase)
 
 
 def test_every_reason_code_is_explained() -> None:
     codes = {reasons.PLACED}
-    for module in (wait_reason, weighed_wait):
+    for module in (wait_reason, weighed_wait, round_reasons):
         codes |= {value for name, value in vars(module).items() if name.isupper() and isinstance(value, str)}
     assert len(codes) >= 9
     assert codes <= documented("concepts.md")

@@ -20,7 +20,7 @@ from typing import Any, Self
 from urllib.parse import unquote
 
 from fairlead.core.errors import BackendError, FairleadError, InvalidSpec
-from fairlead.core.messages import COMMANDS, JobSubmitted, Message, decode, encode
+from fairlead.core.messages import JobSubmitted, Message, decode, encode
 from fairlead.core.state import State
 from fairlead.database_url import HIDDEN, is_postgres, without_password
 
@@ -226,10 +226,7 @@ def replay(messages: Iterable[Message]) -> State:
     """The state a journal leads to."""
     state = State()
     for message in messages:
-        if isinstance(message, COMMANDS):
-            state.issue(message)  # type: ignore[arg-type]  # COMMANDS is the union as a tuple
-        else:
-            state.apply(message)  # type: ignore[arg-type]
+        state.replay(message)
     return state
 
 

@@ -47,6 +47,7 @@ def test_one_process_is_told_what_torchrun_would_tell_it(world: World) -> None:
         "CUDA_VISIBLE_DEVICES": "",
         "FAIRLEAD_NODE": world.machine.nodes[0].id,
         "FAIRLEAD_GPU": "0",
+        "FAIRLEAD_GPU_TYPE": "cpu",
         "FAIRLEAD_GPUS": "1",
         "FAIRLEAD_JOB_ID": "j",
         "FAIRLEAD_ATTEMPT": "1",

@@ -58,7 +58,11 @@ class World:
         )
 
     def prepare(self, start: Start) -> Task:
-        given = {"workdir": str(self.work), "grace_s": 10.0, **self.tasks[start.job]}
+        machine = {
+            "gpu_types": {node.id: node.gpu_type for node in self.machine.nodes},
+            "cpu_shares": self.machine.cpu_shares,
+        }
+        given = {"workdir": str(self.work), "grace_s": 10.0, **machine, **self.tasks[start.job]}
         env = {"PATH": os.environ["PATH"], **given.pop("env", {})}
         places = tuple(self.machine.places(start.allocation))
         return Task(job=start.job, attempt=start.attempt, env=env, places=places, **given)

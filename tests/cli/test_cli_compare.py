@@ -72,6 +72,9 @@ def test_policies_are_listed_with_what_they_need(run: Run) -> None:
         "srtf": ["oracle"],
         "srtf-gpu": ["oracle"],
         "optimus": ["oracle"],
+        "allox-oracle": ["oracle"],
+        "gavel-oracle": ["oracle"],
+        "shockwave-oracle": ["oracle"],
         "autoscale": ["renting"],
     }
     assert "(needs oracle)" in " ".join(run("policies").stdout.split())

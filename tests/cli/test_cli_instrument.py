@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,17 @@ def test_seeds_are_aggregated_in_the_table(run: Run, trace: Path) -> None:
     assert len([line for line in lines if line.startswith("fifo")]) == 1
     assert len([line for line in lines if line.startswith("backfill")]) == 2
     assert result.stdout.count("±") > 20
+
+
+def test_where_the_baseline_has_none_the_table_tells_the_difference_itself(run: Run, trace: Path) -> None:
+    """`fifo` restarts no job: there is no share of that."""
+    result = run("compare", trace, "--policies", "fifo,srtf", *SEEDS)
+    table = result.stdout.split("difference from fifo")[1]
+    assert "without %: the difference itself, where fifo has 0" in table
+    restarts = next(line for line in table.splitlines() if line.strip().startswith("srtf")).split("   ")[-1]
+    assert re.fullmatch(r"\+\d\.\d\d ± \d\.\d\d( \*)?", restarts.strip())
+    none = run("compare", trace, "--policies", "fifo,backfill", *SEEDS).stdout
+    assert "without %" not in none
 
 
 def test_json_has_intervals_and_paired_differences(figures: Figures, trace: Path) -> None:

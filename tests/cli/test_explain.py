@@ -21,7 +21,7 @@ def explain(run: Run, trace: Path) -> Callable[..., Result]:
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        ("d", "error: job d has ended before the decision after 15m 00s; live then: a, b and f"),
+        ("d", "error: job d has ended before the decision at 900 s (15m 00s); live then: a, b and f"),
         ("nobody", "error: there is no job 'nobody' in "),
     ],
 )
@@ -34,14 +34,16 @@ def test_a_job_the_decision_is_not_about_is_told_why(explain: Callable[..., Resu
 def test_a_job_that_has_not_come_is_told_when_it_does(run: Run, trace: Path) -> None:
     result = run("explain", trace, "--cluster", "2x4", "--policy", "fifo", "--at", "0", "--job", "f")
     message = result.stderr.replace("\u00a0", " ")
-    assert message == "error: job f comes after 15m 00s, and the decision after 0 s; live then: a\n"
+    assert message == "error: job f comes at 900 s (15m 00s), and the decision is at 0 s; live then: a\n"
 
 
 def test_a_time_without_a_decision_is_told_with_that_of_the_next(explain: Callable[..., Result]) -> None:
     for options in ([], ["--job", "f"], ["-o", "json"]):
         result = explain("--policy", "fifo", *options)
         message = result.stderr.replace("\u00a0", " ")
-        assert message == "note: no decision at 10m 00s; the next one is at 15m 00s, and explained here\n"
+        assert (
+            message == "note: no decision at 600 s (10m 00s); the next one is at 900 s (15m 00s), and explained here\n"
+        )
     assert json.loads(result.stdout)["at_s"] == 900.0
 
 
@@ -58,4 +60,21 @@ def test_several_policies_are_refused_and_one_with_several_options_is_not(explai
 
 def test_one_job_is_one_job(run: Run, trace: Path) -> None:
     result = run("explain", trace, "--cluster", "2x4", "--policy", "pilot", "--at", "0")
-    assert result.stdout.replace("\u00a0", " ").startswith("decision after 0 s: 1 job;")
+    assert result.stdout.replace("\u00a0", " ").startswith("decision at 0 s: 1 job;")
+
+
+def test_a_decision_months_into_a_trace_is_told_to_the_second(run: Run, tmp_path: Path) -> None:
+    """357 days and 6 hours are 30,866,400 s; the two decisions are half a minute apart, which words do not show."""
+    path = tmp_path / "late.csv"
+    path.write_text("id,submit_s,gpus,duration_s\na,0,1,60\nb,30866410.25,1,600\nc,30866440,1,600\n")
+    options = ["--cluster", "1x4", "--policy", "fifo", "--costs", "none", "--at"]
+    result = run("explain", path, *options, "30866420")
+    assert result.stdout.replace("\u00a0", " ").startswith("decision at 30866440 s (357d 6h): 2 jobs")
+    told = result.stderr.replace("\u00a0", " ")
+    assert "no decision at 30866420 s (357d 6h); the next one is at 30866440 s (357d 6h)" in told
+    assert "at 30866410.25 s" in run("explain", path, *options, "30866400").stdout.replace("\u00a0", " ")
+
+
+def test_the_help_says_that_the_first_decision_at_or_after_a_time_is_explained(run: Run) -> None:
+    told = " ".join(run("explain", "--help").stdout.split())
+    assert "first decision at or after this time" in told

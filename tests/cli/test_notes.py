@@ -83,3 +83,31 @@ def test_a_table_that_breaks_off_is_named(run: Run, trace: Path) -> None:
     result = run("simulate", trace, "--cluster", "1x4")
     assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
     assert result.stderr.startswith(f"warning: {trace} ends in the middle of a line?")
+
+
+def test_a_policy_that_is_made_for_a_period_says_so_where_there_is_none(
+    run: Run, figures: Callable[..., Any], trace: Path
+) -> None:
+    """The policy declares it, or the one inside; once for each policy, and in what programs read."""
+    made_for = "is made to decide every 60 s; with --cadence event it decides only when a job or node comes or goes"
+    told = run("simulate", trace, "--cluster", "1x4", "--policy", "pollux").stderr
+    assert told.startswith(f"note: pollux {made_for}")
+    assert told.endswith("give it a period, as --cadence event+60s\n")
+    assert f"note: frugal+sia {made_for}" in run("simulate", trace, "--cluster", "1x4", "--policy", "frugal+sia").stderr
+    many = ["--cluster", "1x4", "--workers", 1, "--policies"]
+    compared = run("compare", trace, *many, "fifo,pollux,sia,pilot", "--resample", "--seeds", "0,1").stderr
+    assert [line.split()[1] for line in compared.splitlines() if line.startswith("note: ")] == ["pollux", "sia"]
+    assert [len(row["notes"]) for row in figures("compare", trace, *many, "fifo,pollux")] == [0, 1]
+
+
+@pytest.mark.parametrize("more", [["--cadence", "60s"], ["--cadence", "event+60s"]])
+def test_there_is_nothing_to_say_of_a_cadence_with_a_period(run: Run, trace: Path, more: list[str]) -> None:
+    assert run("simulate", trace, "--cluster", "1x4", "--policy", "pollux", *more).stderr == ""
+
+
+def test_a_policy_of_ones_own_may_declare_a_period(run: Run, trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("from fairlead.policies.fifo import Fifo\n\n\nclass Mine(Fifo):\n    period_s = 300.0\n")
+    told = run("simulate", trace, "--cluster", "1x4", "--policy", f"{path}:Mine").stderr
+    assert "Mine is made to decide every 300 s" in told
+    assert "as --cadence event+300s" in told

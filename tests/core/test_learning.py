@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from fairlead.core.learning import MOST_MODELS, YOUNG
 from fairlead.core.loop import Cadence, run
 from fairlead.core.messages import (
-    COMMANDS,
     Command,
     Event,
     JobCancelled,
@@ -50,10 +49,7 @@ BOTH = Allocation.of({"n0": [0, 1], "n1": [0]})
 
 def tell(state: State, *messages: Message) -> State:
     for message in messages:
-        if isinstance(message, COMMANDS):
-            state.issue(message)  # type: ignore[arg-type]
-        else:
-            state.apply(message)  # type: ignore[arg-type]
+        state.replay(message)
     return state
 
 

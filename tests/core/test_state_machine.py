@@ -20,7 +20,7 @@ from fairlead.core import codec
 from fairlead.core.errors import InvalidTransition
 from fairlead.core.facts import Facts
 from fairlead.core.messages import (
-    COMMANDS,
+    INTENTS,
     JobCancelled,
     JobExited,
     JobHeld,
@@ -146,7 +146,7 @@ class AnyMessage(RuleBasedStateMachine):
         before, but_the_time, now = everything(state), all_but_the_time(state), state.now
         self.earlier = {**state.live, **state.finished}
         try:
-            if isinstance(message, COMMANDS):
+            if isinstance(message, INTENTS):
                 state.issue(message)  # type: ignore[arg-type]
                 applied = True
             else:

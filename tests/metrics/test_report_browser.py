@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -127,12 +129,17 @@ def test_sixteen_lines_differ_and_figures_can_be_saved(seeded: Path, tmp_path: P
             "getComputedStyle(c).stroke + ' ' + getComputedStyle(c).strokeDasharray))"
         )
         assert len(set(json.loads(looks))) == 16
+        # Without colour, as in a grey print, dash and marker tell sixteen lines apart.
+        for chart in ("jct", "queue", "sweep"):
+            assert len(set(json.loads(page.evaluate(GREY_LOOKS % chart)))) == 16, chart
+            assert page.evaluate(f"document.querySelectorAll('#{chart} .chart > svg > .marker').length") >= 32, chart
         for chart in ("jct", "rho", "queue", "gpus", "sweep"):
             assert page.evaluate(f"document.querySelectorAll('#{chart} .y-title').length") >= 1, chart
         assert page.evaluate("document.querySelectorAll('#sweep .error').length") == 32
         assert page.evaluate("document.querySelectorAll('.whisker').length") == 16
         page.evaluate(KEEP)
         for chart, header in (
+            ("mean", "policy,load,jct_mean_s,ci95_low,ci95_high,n,unfinished"),
             ("jct", "policy,completion_time_s,share_of_jobs"),
             ("rho", "policy,rho,share_of_jobs"),
             ("queue", "policy,time_s,jobs_waiting"),
@@ -148,10 +155,64 @@ def test_sixteen_lines_differ_and_figures_can_be_saved(seeded: Path, tmp_path: P
             shown = ElementTree.tostring(drawing, encoding="unicode")
             assert "var(--" not in shown
             assert "class=" not in shown
-        metrics = saved(page, "section.card .save button", "metrics.csv")
-        assert "policy-15" in metrics.splitlines()[0]
-        assert "±" in metrics
+            words = " ".join(text.text or "" for text in drawing.iter("{http://www.w3.org/2000/svg}text"))
+            for told in SAVED_WORDS[chart]:
+                assert told in words, chart
         assert page.complaints == []
+
+
+#: Of a chart's lines, what is left of their look without colour: the dash of a line, and the outline of a marker.
+GREY_LOOKS = """JSON.stringify((() => {
+  const box = document.querySelector("#%s .chart");
+  return [...box.querySelectorAll(".legend button")].map((button) => {
+    const [line, marker] = button.querySelectorAll("line, path");
+    return getComputedStyle(line).strokeDasharray + " " + marker.getAttribute("d").replace(/-?[0-9.]+/g, "#");
+  });
+})())"""
+
+#: What a saved figure says by itself: its setting, what its lines and intervals are, and which policy it is of.
+SAVED_WORDS = {
+    "mean": ("Mean completion time at load 1.0", "95 % confidence intervals of the mean over seeds", "policy-15"),
+    "jct": ("How long jobs took, load 1.0", "Share of jobs completed within a time", "policy-15"),
+    "rho": ("load 1.0", "right of 1 is worse than fair"),
+    "queue": ("Jobs waiting, load 1.0", "Submitted jobs that hold no GPU"),
+    "gpus": ("load 1.0", "the dashed line above is the size of the cluster"),
+    "sweep": ("Mean completion time as load grows", "upright lines are 95", "policy-15"),
+    "gantt": ("Who held which GPU: policy-0, load 1.0", "every job keeps its colour."),
+}
+
+
+def test_tables_are_saved_as_numbers_in_one_rectangle_each(seeded: Path, tmp_path: Path) -> None:
+    assert BROWSER is not None
+    with Page(BROWSER, tmp_path / "profile", width=1280) as page:
+        page.open(seeded)
+        page.evaluate(KEEP)
+        metrics = rows_of(saved(page, "section.card .save button:first-child", "metrics.csv"))
+        differences = rows_of(saved(page, "section.card .save button:last-child", "differences.csv"))
+        assert page.complaints == []
+    assert list(metrics[0]) == ["policy", "load", "figure", "unit", "mean", "ci95_low", "ci95_high", "n"]
+    assert len(metrics) == 2 * 16 * len({row["figure"] for row in metrics})
+    assert {row["load"] for row in metrics} == {"0.5", "1.0"}
+    found = next(row for row in metrics if (row["policy"], row["figure"]) == ("policy-3", "jct_mean_s"))
+    low, mean, high = (float(found[name]) for name in ("ci95_low", "mean", "ci95_high"))
+    assert low < mean < high
+    assert (found["unit"], found["n"], 2 * mean) == ("s", "3", pytest.approx(low + high, rel=1e-6))
+    for row in (*metrics, *differences):
+        for name in ("mean", "difference", "ci95_low", "ci95_high", "relative", "relative_ci95_low"):
+            assert not row.get(name) or math.isfinite(float(row[name])), row
+    assert {row["baseline"] for row in differences} == {"policy-0"}
+    assert len(differences) == 2 * 15 * len({row["figure"] for row in differences})
+    apart = next(row for row in differences if (row["policy"], row["figure"]) == ("policy-3", "jct_mean_s"))
+    base = next(row for row in metrics if (row["policy"], row["figure"]) == ("policy-0", "jct_mean_s"))
+    assert float(apart["difference"]) == pytest.approx(mean - float(base["mean"]), rel=1e-6)
+    assert float(apart["relative"]) == pytest.approx(mean / float(base["mean"]) - 1, rel=1e-6)
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    """Of a rectangular table: every line has all the fields, and no more."""
+    rows = list(csv.DictReader(text.splitlines(), strict=True))
+    assert all(None not in row and None not in row.values() for row in rows)
+    return rows
 
 
 def saved(page: Page, button: str, name: str) -> str:

@@ -9,6 +9,8 @@ import re
 from dataclasses import replace
 from importlib import resources
 
+import pytest
+
 from fairlead.sim.metrics import Metrics, measure
 from fairlead.sim.report import Run
 from fairlead.sim.report.page import COLOURS, render
@@ -40,10 +42,10 @@ def test_intervals_are_shown_and_explained() -> None:
         "± is half of the 95 % confidence interval of the mean over 3 seeds, by Student's t".replace("'", "&#x27;")
         in page
     )
-    assert "The lines are 95 % confidence intervals over seeds." in page
+    assert "The lines are 95 % confidence intervals of the mean over seeds." in page
     once = text(render(seeded()[:3], "t"))
     assert "±" not in once
-    assert "confidence intervals over seeds" not in once
+    assert "confidence intervals of the mean over seeds" not in once
 
 
 def test_what_seeds_cannot_tell_from_the_best_is_said_and_not_marked_as_worse() -> None:
@@ -77,6 +79,44 @@ def test_differences_from_the_baseline_are_paired() -> None:
     assert "±" in rows["odd"]
     assert "Against" not in render(seeded(), "t")
     assert "One seed: how much of it is chance cannot be told." in render(seeded()[:3], "t", baseline="fifo")
+
+
+def test_where_the_baseline_has_none_the_difference_itself_is_told_with_its_interval_and_explained() -> None:
+    runs = [
+        run(label, seed, jct_mean_s=1000.0, restarts_per_job=by[seed], unfair_share=by[seed] / 10)
+        for seed in range(3)
+        for label, by in (("fifo", (0, 0, 0)), ("las", (0.5, 0.6, 0.7)), ("same", (0, 0, 0)))
+    ]
+    page = render(runs, "t", baseline="fifo").replace("\u00a0", " ")
+    table = page.split("Against fifo")[1].split("</table>")[0]
+    told = "Where fifo has 0, the difference itself, in the figure&#x27;s own unit and without %."
+    assert told in table
+    las, same = (re.findall(r"<td>(.*?)</td>", row) for row in table.split("<tbody>")[1].split("</tr>")[:2])
+    assert las[-2:] == [
+        "<b>+6.0 points</b> <small>± 2.5 points</small>",
+        "<b>+0.60</b> <small>± 0.25</small>",
+    ]
+    assert same[-1] == "0 %"
+    assert told not in render(seeded(), "t", baseline="fifo")
+
+
+def test_the_table_is_there_as_numbers_with_units_and_intervals() -> None:
+    runs = [replace(each, extra={"decision_ms_mean": 1.5}) for each in [*seeded(0.5), *seeded(1.0)]]
+    page = render(runs, "t", baseline="fifo")
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    tables = json.loads(found[1])["tables"]
+    units = dict(tables["figures"])
+    assert (units["jct_mean_s"], units["utilisation"], units["gpu_h_idle"]) == ("s", "share", "GPU-hours")
+    assert (units["rho_worst"], units["preemptions"], units["decision_ms_mean"]) == ("ratio", "count", "ms")
+    assert (tables["settings"], [case["setting"] for case in tables["cases"]]) == (["load"], [["0.5"], ["1.0"]])
+    place = list(units).index("jct_mean_s")
+    fifo, slow, _ = tables["cases"][0]["entries"]
+    assert (fifo["mean"][place], fifo["n"][place]) == (2000, 3)
+    assert fifo["half"][place] == pytest.approx(4.302653 * 1000 / math.sqrt(3))
+    assert "difference" not in fifo
+    assert (slow["difference"][place], slow["difference_half"][place], slow["relative"][place]) == (10, 0, 0.005)
+    assert all(len(each["mean"]) == len(units) for case in tables["cases"] for each in case["entries"])
 
 
 def test_the_load_sweep_has_intervals() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from fairlead.core.capability import Capability
 from fairlead.core.loop import Cadence, Policy, run
+from fairlead.core.memo import difference
 from fairlead.core.messages import (
     JobExited,
     JobReported,
@@ -22,6 +23,7 @@ from fairlead.core.messages import (
     NodeJoined,
     NodeLost,
     Release,
+    Remember,
     Rent,
     Tick,
 )
@@ -57,6 +59,7 @@ def decide(policy: Policy, state: State) -> Plan:
     plan = policy.plan(view)
     changed = changes(view, plan)
     check(view, plan, changed)
+    state.issue(Remember(view.now, difference(view.memo, plan.memo)))
     for command in reconcile(view, plan, changed):
         if isinstance(command, Rent | Release):
             state.issue(command)
@@ -260,15 +263,13 @@ def test_what_ifs_do_not_become_the_inner_policys_memories() -> None:
     class Remembers:
         """A policy that counts the nodes it saw."""
 
-        seen: list[int] = field(default_factory=list, init=False)
-
         def plan(self, view: Snapshot) -> Plan:
-            self.seen.append(sum(node.healthy for node in view.nodes.values()))
-            return Fifo().plan(view)
+            seen = [*view.memo.get("seen", []), sum(node.healthy for node in view.nodes.values())]
+            return replace(Fifo().plan(view), memo={"seen": seen})
 
-    inner = Remembers()
-    after(Autoscale(inner), make_state("4x4", [job("a", 4, on="n1[0,1,2,3]")]), IDLE_S)
-    assert inner.seen == [4, 1]
+    state = make_state("4x4", [job("a", 4, on="n1[0,1,2,3]")])
+    after(Autoscale(Remembers()), state, IDLE_S)
+    assert state.snapshot().memo["seen"] == [4, 1]
 
 
 def test_reasons_and_bounds_are_those_of_the_inner_policy() -> None:

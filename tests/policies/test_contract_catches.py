@@ -7,8 +7,9 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from fairlead.core.capability import Capability
@@ -16,7 +17,6 @@ from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Plan, Reason
 from fairlead.policies.fifo import Backfill, Fifo
-from fairlead.policies.tiresias import Tiresias
 from fairlead.testing import PolicyContractError, check_policy
 from fairlead.testing.contract import RULES
 
@@ -282,10 +282,42 @@ def test_what_a_plan_takes_may_be_declared() -> None:
     check_policy(PacksInSilence(needs=frozenset({Capability.PACKING})), examples=5)
 
 
-def test_the_policy_handed_in_is_left_unused() -> None:
-    policy = Tiresias(promote=4.0)
-    check_policy(policy, examples=20)
-    assert policy._forgiven == {}
+def test_a_memory_in_the_policy_object_is_found_since_a_fresh_copy_does_not_have_it() -> None:
+    @dataclass(frozen=True)
+    class RemembersInTheObject:
+        _seen: dict[str, int] = field(default_factory=dict, init=False)
+
+        def plan(self, view: Snapshot) -> Plan:
+            for job_id in view.jobs:
+                self._seen[job_id] = self._seen.get(job_id, 0) + 1
+            order = sorted(view.jobs, key=lambda job_id: (self._seen[job_id] % 3, job_id))
+            return replace(Backfill().plan(view), memo={"order": order})
+
+    policy = RemembersInTheObject()
+    with pytest.raises(PolicyContractError, match="'deterministic' is broken"):
+        check_policy(policy, examples=20)
+    assert policy._seen == {}, "the policy handed in is left unused"
+
+
+def test_a_memory_in_the_plan_is_what_the_next_snapshot_brings() -> None:
+    @dataclass(frozen=True)
+    class Counts:
+        def plan(self, view: Snapshot) -> Plan:
+            counted = {job_id: view.memo.get("counts", {}).get(job_id, 0) + 1 for job_id in view.jobs}
+            return replace(Backfill().plan(view), memo={"counts": counted})
+
+    check_policy(Counts(), examples=20)
+
+
+@pytest.mark.parametrize("value", [None, (1, 2), math.nan, math.inf, np.float64(1.0), {1: 2}, {1, 2}, object()])
+def test_a_memo_that_json_does_not_hold_exactly_is_refused(value: Any) -> None:
+    @dataclass(frozen=True)
+    class KeepsIt:
+        def plan(self, view: Snapshot) -> Plan:
+            return replace(Backfill().plan(view), memo={"kept": {"deep": [value]}})
+
+    with pytest.raises(PolicyContractError, match=r"memo\.kept\.deep\[0\]"):
+        check_policy(KeepsIt(), examples=2)
 
 
 def test_nothing_is_a_valid_target_for_who_may_be_preempted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,8 @@ from fairlead.policies.middleware import (
     standard,
     telling,
 )
-from fairlead.policies.middleware.wearing import twin
 from fairlead.policies.tiresias import Tiresias
-from fairlead.testing import check_policy
+from fairlead.testing import check_policy, job, make_view
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -81,14 +81,13 @@ def test_they_can_be_said_on_a_command_line() -> None:
     assert said == Drain(LeastLoss(worn, tolerance=5.0), lead_s=60.0)
 
 
-def test_what_all_of_them_wear_has_a_twin_without_memories() -> None:
-    policy = standard(Tiresias(promote=2.0))
-    other = twin(policy)
-    assert other == policy
-    own, twins = (each.inner.inner.inner.inner.inner.inner.inner.inner for each in (policy, other))  # type: ignore[attr-defined]
-    assert own is not twins
-    own._forgiven["a"] = 1.0
-    assert twins._forgiven == {}
+def test_what_the_innermost_policy_remembers_passes_all_of_them() -> None:
+    view = replace(
+        make_view("1x1", [job("runs", 1, on="n0[0]")], now=400.0),
+        memo={"tiresias": {"forgiven": {"runs": 5.0, "gone": 1.0}}},
+    )
+    plan = standard(Tiresias(promote=2.0)).plan(view)
+    assert plan.memo == {"tiresias": {"forgiven": {"runs": 5.0}}}
 
 
 def test_every_reason_code_and_every_option_is_explained() -> None:

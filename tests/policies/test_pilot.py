@@ -13,7 +13,6 @@ import pytest
 
 from fairlead.core.loop import Cadence, run
 from fairlead.core.messages import (
-    COMMANDS,
     JobExited,
     JobReported,
     JobRescaled,
@@ -52,10 +51,7 @@ def sizes(plan: Plan) -> dict[str, int]:
 
 def tell(state: State, *messages: Message) -> State:
     for message in messages:
-        if isinstance(message, COMMANDS):
-            state.issue(message)  # type: ignore[arg-type]
-        else:
-            state.apply(message)  # type: ignore[arg-type]
+        state.replay(message)
     return state
 
 

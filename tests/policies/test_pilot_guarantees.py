@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.messages import COMMANDS, JobStarted, Start, Stop
+from fairlead.core.messages import JobStarted, Start, Stop
 from fairlead.core.state import State
 from fairlead.core.types import Node, Plan
 from fairlead.journal import MemoryJournal
@@ -51,10 +51,7 @@ def behind_s(journal: MemoryJournal, floor: float) -> float:
     """The furthest any job was ever behind, in seconds of the share it is guaranteed."""
     state, worst = State(), 0.0
     for message in journal:
-        if isinstance(message, COMMANDS):
-            state.issue(message)  # type: ignore[arg-type]
-        else:
-            state.apply(message)  # type: ignore[arg-type]
+        state.replay(message)
         view = state.snapshot()
         share = sum(node.gpus for node in view.nodes.values() if node.open) / max(1, len(view.jobs))
         for one in view.jobs.values():

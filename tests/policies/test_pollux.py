@@ -386,6 +386,7 @@ def test_other_exponents_keep_the_contract_too(p: float) -> None:
     check_policy(Pollux(p=p), examples=10)
 
 
+@pytest.mark.slow
 def test_a_restart_may_cost_nothing() -> None:
     check_policy(Pollux(restart_s=0.0))
     Pollux(restart_s=0.0).plan(make_view("1x4", [job("a", on="n0[0]")], now=0.0))

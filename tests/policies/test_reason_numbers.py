@@ -19,8 +19,24 @@ from fairlead.policies.weighing import fewest
 from fairlead.testing import show
 from fairlead.testing.history import History, histories
 
-#: Policies that serve jobs in an order: without the jobs that a reason names, the job is placed or left alone.
-ORDERED = ("fifo", "backfill", "easy", "smallest", "srtf", "srtf-gpu", "tiresias", "even", "optimus")
+#: Policies that serve jobs in an order: without the jobs that a reason names, the job is placed or left alone. That of
+#: gavel is none of these, as shares and so the order change with every job that ends.
+ORDERED = (
+    "fifo",
+    "backfill",
+    "easy",
+    "smallest",
+    "srtf",
+    "srtf-gpu",
+    "tiresias",
+    "even",
+    "optimus",
+    "isolated",
+    "gandiva-fair",
+    "fifo-rounds",
+    "allox",
+    "themis",
+)
 WEIGHED = ("pilot", "pollux", "sia")
 
 #: A few pasts, always the same ones. A failure shows its cluster, so none is looked for that is smaller.

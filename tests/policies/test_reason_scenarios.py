@@ -10,14 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fairlead.core.loop import Policy
-from fairlead.core.messages import JobReported, JobStopped, NodeDrained, Stop
-from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Batch, Observation, Reason
+from fairlead.core.messages import JobReported, JobStopped, NodeDrained, Remember, Stop
+from fairlead.core.snapshot import Snapshot, TrueRates
+from fairlead.core.types import Batch, Node, Observation, Reason
 from fairlead.plugins import POLICIES, make_policy
 from fairlead.policies.allocator import allocate
 from fairlead.policies.appraising import Appraiser
@@ -78,7 +79,9 @@ def same(view: Snapshot, _reason: Reason) -> Snapshot:
 
 # -- policies that plan ------------------------------------------------------------------------------------------------
 
-ORDERED = ("fifo", "backfill", "easy", "smallest", "srtf", "srtf-gpu", "tiresias", "optimus", "even")
+MARKETS = ("shockwave", "shockwave-elastic", "shockwave-oracle")
+ORDERED = ("fifo", "backfill", "easy", "smallest", "srtf", "srtf-gpu", "tiresias", "optimus", "even", *MARKETS)
+ROUNDS = ("isolated", "gandiva-fair", "fifo-rounds", "gavel", "gavel-oracle")
 WEIGHED = ("pollux", "sia", "pilot")
 
 HOLDER = job("holder", 3, on="n0[0,1,2]", name="train", preemptible=False)
@@ -86,9 +89,9 @@ UNTIL = "needs 2 GPUs, 1 is free; job holder (train) holds 3 until it ends: it s
 BLOCKED = [job("small", 1, submitted_at=2.0), job("big", 4, submitted_at=1.0)]
 
 
-def plain_rows() -> list[Row]:
+def plain_rows(*names: str) -> list[Row]:
     rows = []
-    for name in (*ORDERED, *WEIGHED):
+    for name in names:
         waits = of("1x4", HOLDER, job("small", 2))
         rows.append(Row(name, "waiting", "small", waits, without_named, says=UNTIL))
         large = of("1x4", job("big", 8))
@@ -107,6 +110,9 @@ PREEMPTED = {
     "srtf-gpu": of("1x4", job("wide", 4, on="n0[0,1,2,3]"), job("one", 1)),
     "tiresias": of("1x4", job("wide", 4, on="n0[0,1,2,3]"), job("one", 1, submitted_at=5000.0), now=5000.0),
     "optimus": of("1x4", job("wide", 4, on="n0[0,1,2,3]"), job("one", 1)),
+    **dict.fromkeys(
+        MARKETS, of("1x4", job("wide", 4, on="n0[0,1,2,3]", estimate_s=9e4), job("one", 1, estimate_s=60.0))
+    ),
     "even": of("1x4", job("one", 4), job("wide", 4, stints=[("n0[0,1,2,3]", 1.0, None)], submitted_at=1.0), now=2.0),
 }
 
@@ -125,6 +131,34 @@ def ordered_rows() -> list[Row]:
     stated = (job("holder", 3, on="n0[0,1,2]", estimate_s=90.0, gpus_min=1), job("small", 2))
     says = "holds 3 for up to 50 s, by its time limit, and this policy neither preempts nor shrinks it"
     return [*rows, Row("fifo", "waiting", "small", of("1x4", *stated, now=40.0), without_named, says)]
+
+
+def in_round(policy: str, *jobs: GivenJob, now: float, comes: Sequence[GivenJob] = ()) -> Snapshot:
+    """A policy with rounds has planned for these jobs on four GPUs at 10 s, and then others come."""
+    first = make_view("1x4", jobs, now=10.0)
+    state = make_state("1x4", [*jobs, *comes], now=now)
+    state.issue(Remember(now, make_policy(policy).plan(replace(first, oracle=lambda _: 1000.0)).memo))
+    return replace(state.snapshot(), oracle=lambda _: 1000.0)
+
+
+def round_rows() -> list[Row]:
+    wide, one = job("wide", 4, on="n0[0,1,2,3]"), job("one", 1)
+    rows = []
+    for name in ("isolated", "gandiva-fair", "gavel", "gavel-oracle"):
+        turn, within = (partial(in_round, name, wide, one, now=now) for now in (410.0, 70.0))
+        rows.append(
+            Row(name, "preempted", "wide", turn, without_named, "furthest behind its share first): job one gets 1")
+        )
+        rows.append(
+            Row(name, "waiting", "one", within, without_named, "holds 4 until it ends, or the round ends in 300 s")
+        )
+        gavel = f"{name}:mechanism=gavel"
+        new, later = (partial(in_round, gavel, wide, now=now, comes=[one]) for now in (510.0, 1930.0))
+        says = "the first round that begins in 1420 s or later"
+        rows.append(Row(name, "renewal", "one", new, instead(later), says, make_policy(gavel)))
+    queue = (job("holder", 3, on="n0[0,1,2]", preemptible=False), *BLOCKED)
+    ahead = "needs 1 GPU and 1 is free, but job big, which needs 4, is ahead of it (order of arrival)"
+    return [*rows, Row("fifo-rounds", "behind", "small", of("1x4", *queue, now=2.0), without_named, says=ahead)]
 
 
 def starved(*, small: bool = True) -> Snapshot:
@@ -159,6 +193,93 @@ def weighed_rows() -> list[Row]:
         rows.append(Row(name, "no-room", "small", lambda: undivided(1), lambda _v, _r: undivided(64), says))
     says = "needs 1 GPU and 2 are free, but they are kept for job big, which needs 4 GPUs: it is "
     return [*rows, Row("pilot", "behind", "small", starved, without_named, says)]
+
+
+# -- policies that match and lease -------------------------------------------------------------------------------------
+
+MATCHED = ("allox", "allox-oracle")
+
+
+class Truth:
+    """Seconds of work as in `ORACLE`; GPUs of the type `fast` are ten times as fast."""
+
+    def steps_left(self, job_id: str) -> float:
+        return ORACLE.get(job_id, 100.0)
+
+    def step_s(self, _job_id: str, _gpus: int) -> float:
+        return 1.0
+
+    def rates(self, job_id: str, configurations: Sequence[tuple[str, int, int, tuple[str, ...]]]) -> TrueRates:
+        return TrueRates(
+            tuple(10.0 if kind == "fast" else 1.0 for kind, *_ in configurations), self.steps_left(job_id), 1
+        )
+
+    def workload(self, job_id: str) -> str:
+        return job_id
+
+
+def told(view: Callable[[], Snapshot]) -> Callable[[], Snapshot]:
+    """The same with the truth about steps."""
+    return lambda: replace(view(), step_oracle=Truth())
+
+
+def two_speeds(*, held: bool) -> Snapshot:
+    nodes = [Node("n0", 1, "fast", speed=10.0), Node("n1", 1, "slow", speed=1.0)]
+    holder = job("holder", 1, on="n0[0]" if held else None, estimate_s=20.0)
+    return make_view(nodes, [holder, job("big", 1, estimate_s=900.0)] if held else [job("big", 1, estimate_s=900.0)])
+
+
+def late(now: float) -> Snapshot:
+    """`small` came 100 s after the shares in force were computed, at 60 s."""
+    policy = make_policy("allox:gangs=time,mechanism=shockwave,round_s=60")
+    first = make_view("1x4", [job("one", 1)], now=60.0)
+    plan = policy.plan(first)
+    jobs = [job("one", 1, on="n0[0]"), job("small", 1, submitted_at=160.0)]
+    return replace(make_view("1x4", jobs, now=now), memo=plan.memo)
+
+
+def matched_rows() -> list[Row]:
+    rows = []
+    queue = (job("holder", 3, on="n0[0,1,2]", preemptible=False, estimate_s=90.0), *BLOCKED)
+    wide = (job("wide", 4, on="n0[0,1,2,3]", estimate_s=1000.0), job("one", 1, estimate_s=10.0))
+    for name in MATCHED:
+        for row in plain_rows(name):
+            rows.append(replace(row, view=told(row.view), remedy=lambda v, r, d=row.remedy: told(lambda: d(v, r))()))
+        says = "needs 1 GPU and 1 is free, but job big, which needs 4, is ahead of it"
+        first = make_policy(f"{name}:alpha=0")
+        rows.append(Row(name, "behind", "small", told(of("1x4", *queue, now=2.0)), without_named, says, first))
+        says = "1 slow is free, but it ends sooner on fast"
+        rows.append(Row(name, "faster-type", "big", told(lambda: two_speeds(held=True)), without_named, says))
+        moving = make_policy(f"{name}:preemptive=true")
+        rows.append(Row(name, "preempted", "wide", told(of("1x4", *wide)), without_named, "job one gets 1", moving))
+        rounds = make_policy(f"{name}:gangs=time,mechanism=shockwave,round_s=60")
+        after = told(lambda: late(1_200.0))
+        rows.append(
+            Row(name, "renewal", "small", told(lambda: late(161.0)), instead(after), "waits for their renewal", rounds)
+        )
+    return rows
+
+
+def leased(*jobs: GivenJob, **left_s: float) -> Callable[[], Snapshot]:
+    """At 5,000 s, with leases of jobs that end in so many seconds."""
+    leases = {job_id: [5000.0 + seconds, 1.0] for job_id, seconds in left_s.items()}
+    memo = {"themis": {"leases": leases, "auctions": 0}}
+    return lambda: replace(make_view("1x4", jobs, now=5000.0), memo=memo)
+
+
+def leased_rows() -> list[Row]:
+    holder, small = job("holder", 3, on="n0[0,1,2]", estimate_s=9000.0), job("small", 2, submitted_at=4900.0)
+    wide = (job("wide", 4, on="n0[0,1,2,3]", estimate_s=9000.0), job("one", 1, estimate_s=10.0))
+    kept = (holder, job("big", 4, estimate_s=10.0), job("small", 1, submitted_at=4900.0, estimate_s=10.0))
+    return [
+        *plain_rows("themis"),
+        Row("themis", "waiting", "small", leased(holder, small, holder=250.0), without_named,
+            "needs 2 GPUs, 1 is free; job holder holds 3 until its lease ends in 250 s; rho"),
+        Row("themis", "preempted", "wide", leased(*wide), without_named,
+            "its lease of 4 GPUs is over and others won them: job one gets 1"),
+        Row("themis", "behind", "small", leased(*kept, holder=100.0), without_named,
+            "needs 1 GPU and 1 is free, but in 100 s job big, which needs 4, can have them"),
+    ]  # fmt: skip
 
 
 # -- policies that wrap another ----------------------------------------------------------------------------------------
@@ -261,7 +382,15 @@ def wrapping_rows() -> list[Row]:
     ]  # fmt: skip
 
 
-ROWS = [*plain_rows(), *ordered_rows(), *weighed_rows(), *wrapping_rows()]
+ROWS = [
+    *plain_rows(*ORDERED, *ROUNDS, *WEIGHED),
+    *ordered_rows(),
+    *round_rows(),
+    *weighed_rows(),
+    *matched_rows(),
+    *leased_rows(),
+    *wrapping_rows(),
+]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.policy}-{row.code}")

@@ -88,11 +88,9 @@ def told_commands(told: Forecast) -> list[tuple[str, str, int]]:
 
 @pytest.mark.slow
 def test_the_simulator_gives_the_commands_and_the_times_of_real_jobs(tmp_path: Path) -> None:
-    for place in ("first", "second"):  # a failed attempt is not what is compared; one in two runs would be a defect
-        (tmp_path / place).mkdir()
-        jobs, commands = run_live(tmp_path / place)
-        if not any(job.failures for job in jobs):
-            break
+    jobs, commands = run_live(tmp_path)
+    ended = [(job.spec.name, job.exit_code, job.detail, job.last_line) for job in jobs]
+    assert not any(job.failures for job in jobs), ended
     assert [job.phase for job in jobs] == [Phase.SUCCEEDED] * len(ELASTIC)
     told = retold(jobs, describe(gpus=4, nodes=None).nodes, policy=make_policy("even"), cadence=Cadence())
     for job in jobs:
@@ -105,4 +103,4 @@ def test_the_simulator_gives_the_commands_and_the_times_of_real_jobs(tmp_path: P
     for job in jobs:
         ends_at = told.jobs[job.id].ends_at
         assert ends_at is not None
-        assert ends_at - job.submitted_at == pytest.approx(job.since - job.submitted_at, rel=0.1)
+        assert ends_at - job.submitted_at == pytest.approx(job.since - job.submitted_at, rel=0.15)

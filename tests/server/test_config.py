@@ -59,6 +59,9 @@ def test_one_option_for_the_cluster_replaces_both_keys_of_the_file(tmp_path: Pat
     assert read(tmp_path, text).cluster.nodes == "2x4"
     assert read(tmp_path, text, cluster__gpus=3).cluster.nodes == ""
     assert read(tmp_path, text, cluster__nodes="1x2").cluster.gpus is None
+    types = "[cluster]\nnodes = 'fast=1x2,slow=1x2@50%'\nspeeds = 'fast=1,slow=0.5'\n"
+    assert read(tmp_path, types).cluster.speeds == "fast=1,slow=0.5"
+    assert read(tmp_path, types, cluster__nodes="1x2").cluster.speeds == ""
 
 
 def test_every_form_can_be_written_in_a_file_and_in_the_environment(tmp_path: Path) -> None:
@@ -201,6 +204,21 @@ lend = 1
         ("[server]\nrate = nan", r"config.toml:2: server.rate is nan; expected a number above 0"),
         ("[cluster]\ngpus = 0", r"config.toml:2: cluster.gpus is 0; expected a whole number from 1"),
         ("[cluster]\nnodes = '2x4'\ngpus = 3", r"config.toml:2: cluster.nodes is 2x4, which are 8 GPUs, but"),
+        (
+            "[cluster]\nnodes = '2xx'",
+            r"config.toml:2: cluster.nodes: --nodes '2xx': cannot read '2xx'; expected a number",
+        ),
+        (
+            "[cluster]\nnodes = 'a=1x2,b=1x2@0%'",
+            r"config.toml:2: cluster.nodes: .* has a CPU share of 0%; expected 1% to",
+        ),
+        ("[cluster]\nnodes = 'a=1x2,b=1x2'\ngpus = 3", r"config.toml:2: cluster.nodes is .*, which are 4 GPUs, but"),
+        ("[cluster]\nspeeds = 'a=1'", r"config.toml:2: cluster.speeds needs GPU types; name them, as in nodes = "),
+        ("[cluster]\nnodes = 'a=1x2,b=1x2'\nspeeds = 'a=1'", r"config.toml:3: --speeds 'a=1' lacks b; state every"),
+        (
+            "[cluster]\nnodes = 'a=1x2,b=1x2'\nspeeds = 'a=1,b=2'",
+            r"config.toml:3: --speeds 'a=1,b=2' is not what the CPU",
+        ),
         ("[jobs]\nwork_roots = ['data']", r"config.toml:2: jobs.work_roots is \['data'\]; expected a list of"),
         ("[jobs.default_env]\nA = 1", r"config.toml:1: jobs.default_env is .*; expected environment variables"),
         ("[queues.a]\nquota = 3\nmax_gpus = 1", r"config.toml:2: queue a: quota is 3 and max_gpus 1; "),

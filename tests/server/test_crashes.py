@@ -14,7 +14,6 @@ import pytest
 from fairlead.backends.processes import carriers
 from fairlead.core import codec
 from fairlead.core.facts import Facts
-from fairlead.core.messages import COMMANDS
 from fairlead.core.state import State
 from fairlead.journal import replay
 from fairlead.server.controller import ControlOptions
@@ -72,14 +71,14 @@ def assert_journal_replays(root: Path) -> None:
         messages = list(store.read())
         whole = State(half_life_s=options.half_life_s, keep_finished=options.keep_finished)
         for _, message in messages:
-            whole.issue(message) if isinstance(message, COMMANDS) else whole.apply(message)
+            whole.replay(message)
         assert replay(message for _, message in messages).finished == whole.finished
         snapshot = store.latest_snapshot()
         assert snapshot is not None
         rest = State.of(codec.decode(Facts, snapshot[1], place="snapshot"))
         for seq, message in messages:
             if seq > snapshot[0]:
-                rest.issue(message) if isinstance(message, COMMANDS) else rest.apply(message)
+                rest.replay(message)
         assert rest == whole
 
 

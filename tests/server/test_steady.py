@@ -28,3 +28,13 @@ def test_a_plan_that_takes_what_this_machine_cannot_do_is_not_carried_out() -> N
     assert "the plan needs renting" in steady.complaint
     assert plan.reasons["b"].code == "policy-error"
     assert SteadyPolicy(RentsInSilence()).plan(view).nodes == {"n0"}
+
+
+def test_a_policy_that_fails_once_keeps_its_memory() -> None:
+    @dataclass(frozen=True)
+    class Fails:
+        def plan(self, view: Snapshot) -> Plan:
+            raise ZeroDivisionError(view.now)
+
+    view = replace(make_view("1x4", [job("a", 2)]), memo={"fails": {"deficit": 3.5}})
+    assert SteadyPolicy(Fails()).plan(view).memo == {"fails": {"deficit": 3.5}}

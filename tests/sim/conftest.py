@@ -1,11 +1,17 @@
-"""What the simulator's tests share: a small measured application, written in Pollux's format."""
+"""What the simulator's tests share: a small measured application, written in Pollux's format.
+
+Lets the tests here import what stands beside them, too: `measured_views`.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 #: (where a profile goes, seconds of a step by (GPUs, per-GPU batch)) -> its directory.
 WriteProfile = Callable[..., Path]

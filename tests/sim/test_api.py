@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -195,6 +196,30 @@ def test_with_a_cache_runs_are_found_again(path: Path, tmp_path: Path, monkeypat
 def test_what_cannot_be_meant_is_refused(policies: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(fairlead.InvalidSpec, match=message):
         fairlead.compare(ROWS, policies, **{"cluster": "1x4", **options})
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "message"),
+    [
+        (
+            fairlead.simulate,
+            {"wokers": 3},
+            "simulate has no option 'wokers'; did you mean 'workers'? That is an option of",
+        ),
+        (fairlead.simulate, {"workers": 3}, "did you mean 'workers'? That is an option of fairlead.compare"),
+        (fairlead.simulate, {"nosie": 0.1}, "simulate has no option 'nosie'; did you mean 'noise'? Known are "),
+        (fairlead.simulate, {"format": "philly"}, "simulate has no option 'format': give it read_trace(path, format)"),
+        (fairlead.compare, {"wokers": 3}, "compare has no option 'wokers'; did you mean 'workers'? Known are "),
+        (fairlead.compare, {"load": 2.0}, "compare has no option 'load'; did you mean 'loads'?"),
+        (fairlead.compare, {"xyzzy": 1}, "compare has no option 'xyzzy'; known are adapt, "),
+    ],
+)
+def test_a_keyword_that_no_call_has_is_refused_with_the_one_that_was_meant(
+    call: Any, options: dict[str, Any], message: str
+) -> None:
+    policy = "fifo" if call is fairlead.simulate else ["fifo"]
+    with pytest.raises(fairlead.InvalidSpec, match=re.escape(message)):
+        call(ROWS, policy, cluster="1x4", **options)
 
 
 @pytest.mark.parametrize(

@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from measured_views import reported, view_of
 
 from fairlead.core import messages as m
 from fairlead.core.errors import InvalidPlan, InvalidSpec
 from fairlead.core.loop import Cadence, Policy, run
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
-from fairlead.core.types import NOTHING, Batch, Job, JobSpec, Node, Observation, Phase, Plan
+from fairlead.core.types import NOTHING, Job, JobSpec, Node, Observation, Phase, Plan
 from fairlead.journal import MemoryJournal
 from fairlead.plugins import make_policy
 from fairlead.sim.applications import APPLICATIONS, GoodputTruth
 from fairlead.sim.backend import SimBackend
-from fairlead.sim.believed import Basis, Believer
+from fairlead.sim.believed import Basis
 from fairlead.sim.cluster import parse_cluster
 from fairlead.sim.costs import DEFAULT, Costs
-from fairlead.sim.feasibility import feasibility
 from fairlead.sim.forecast import Effort, Forecast, about, forecast, retold
-from fairlead.sim.truth import FixedDuration, Setting
+from fairlead.sim.truth import FixedDuration
 from fairlead.sim.world import SimJob
-from fairlead.testing.scenario import GivenJob, allocation, job, make_state
+from fairlead.testing.scenario import allocation, job, make_state
 
 EVENT = Cadence()
 
@@ -68,16 +68,6 @@ def look(view: Snapshot, policy: str = "fifo", cadence: str = "event", **options
 
 def ends(told: Forecast) -> dict[str, float | None]:
     return {job_id: each.ends_at for job_id, each in told.jobs.items()}
-
-
-def view_of(nodes: str, jobs: Sequence[GivenJob], now: float = 0.0) -> Snapshot:
-    return make_state(nodes, jobs, now=now).snapshot()
-
-
-def reported(state: State, job_id: str, *reports: tuple[float, float], **more: Any) -> None:
-    """Progress that a job told of at certain times."""
-    for at, progress in reports:
-        state.apply(m.JobReported(at, job_id, state.live[job_id].attempt, progress, **more))
 
 
 # -- the simulation itself, taken in its middle --------------------------------------------------------------------
@@ -204,6 +194,11 @@ def test_a_job_that_starts_needs_what_is_left_of_the_usual_start() -> None:
     assert look(state.snapshot()).jobs["a"].ends_at == DEFAULT.start_s + 100.0
 
 
+def test_a_job_that_has_outrun_its_promise_ends_in_a_little_while() -> None:
+    told = look(view_of("1x2", [job("a", 2, on="n0[0,1]", estimate_s=1000.0)], now=5000.0))
+    assert told.jobs["a"].ends_at == pytest.approx(5001.0)
+
+
 def test_a_cancelled_job_frees_its_gpus_and_is_not_forecast() -> None:
     state = make_state("1x2", [job("a", 2, on="n0[0,1]"), job("b", 2, estimate_s=50.0)], now=20.0)
     state.apply(m.JobCancelled(20.0, "a"))
@@ -238,122 +233,6 @@ def test_a_plan_that_was_decided_before_is_carried_on_until_the_next_tick() -> N
 def test_a_plan_that_no_longer_holds_is_decided_anew() -> None:
     view = view_of("1x2", [job("a", 1, on="n0[0]", preemptible=False, estimate_s=100.0)], now=20.0)
     assert look(view, plan=Plan()).jobs["a"].ends_at == 100.0
-
-
-# -- what a job's length rests on ----------------------------------------------------------------------------------
-
-
-def believed(state: State, job_id: str) -> tuple[Any, float]:
-    """(its truth, its progress)"""
-    view = state.snapshot()
-    believer = Believer(tuple(view.jobs.values()), tuple(view.nodes.values()), view.lore, view.now)
-    truth = believer.truth(view.jobs[job_id])
-    return truth, believer.progress(view.jobs[job_id], truth)
-
-
-def test_a_promised_run_time_counts_from_what_has_run() -> None:
-    state = make_state("1x2", [job("a", 2, on="n0[0,1]", estimate_s=100.0)], now=30.0)
-    truth, progress = believed(state, "a")
-    assert (truth.basis, progress) == (Basis.ESTIMATE, pytest.approx(0.3))
-    assert truth.remaining_s(progress) == pytest.approx(70.0)
-
-
-def test_a_job_that_has_outrun_its_promise_ends_in_a_little_while() -> None:
-    told = look(view_of("1x2", [job("a", 2, on="n0[0,1]", estimate_s=1000.0)], now=5000.0))
-    assert told.jobs["a"].ends_at == pytest.approx(5001.0)
-
-
-def test_a_promise_on_other_gpus_than_asked_for_is_taken_in_proportion() -> None:
-    state = make_state("1x4", [job("a", 1, gpus_max=4, on="n0[0,1]", estimate_s=100.0)], now=10.0)
-    truth, progress = believed(state, "a")
-    assert progress == pytest.approx(0.2)
-    assert [truth.speed(("gpu", 1, k)) for k in (1, 2, 4)] == pytest.approx([0.01, 0.02, 0.04])
-
-
-def test_what_a_job_reported_outweighs_what_was_promised() -> None:
-    state = make_state("1x2", [job("a", 2, on="n0[0,1]", estimate_s=100.0)], now=10.0)
-    reported(state, "a", (10.0, 0.01), (20.0, 0.03))
-    state.apply(m.Tick(30.0))
-    truth, progress = believed(state, "a")
-    assert truth.basis is Basis.SPEED
-    assert (truth.speed(("gpu", 1, 2)), progress) == pytest.approx((0.002, 0.05))
-
-
-def test_a_job_of_a_known_model_is_taken_to_be_as_fast_as_the_one_that_was_measured() -> None:
-    model = {"labels": {"model": "m"}}
-    state = make_state("1x2", [job("a", 1, on="n0[0]", **model), job("b", 1, estimate_s=9.0, **model)], now=10.0)
-    reported(state, "a", (10.0, 0.01), (20.0, 0.03))
-    truth, progress = believed(state, "b")
-    assert (truth.basis, progress) == (Basis.LORE, 0.0)
-    assert truth.speed(("gpu", 1, 1)) == pytest.approx(0.002)
-
-
-def measured_state(sizes: Sequence[int]) -> tuple[State, GoodputTruth]:
-    """A job of an application on 2 GPUs that was measured on several sizes, and reported its speed on these 2."""
-    app = replace(APPLICATIONS["small-cnn"], regimes=1, noise_scale=(6000.0, 6000.0))
-    real = GoodputTruth(app)
-    nodes = [Node("n0", 8, "t4")]
-    given = job("a", 2, gpus_min=1, gpus_max=8, on="n0[0,1]", batch=app.batch)
-    state = make_state(nodes, [given], now=10.0)
-    paces = {k: real.pace(Setting(0.0, allocation(f"n0[{','.join(map(str, range(k)))}]"), "t4")) for k in sizes}
-    seen = tuple(replace(pace.observation, steps=100) for pace in paces.values() if pace.observation is not None)
-    share = real.pace(Setting(0.0, allocation("n0[0,1]"), "t4")).speed / app.samples
-    reported(state, "a", (10.0, 0.1), noise_scale=6000.0, observations=seen)
-    reported(state, "a", (20.0, 0.1 + 10.0 * share))
-    return state, real
-
-
-def test_a_measured_model_predicts_other_sizes_and_matches_the_speed_that_is_known() -> None:
-    state, real = measured_state((1, 2, 4))
-    truth, progress = believed(state, "a")
-
-    def expected(gpus: int) -> float:
-        where = allocation(f"n0[{','.join(map(str, range(gpus)))}]")
-        return real.pace(Setting(0.0, where, "t4")).speed / real.total
-
-    assert truth.speed(("t4", 1, 2)) == pytest.approx(expected(2), rel=1e-9)
-    for gpus in (1, 3, 4, 8):
-        assert truth.speed(("t4", 1, gpus)) == pytest.approx(expected(gpus), rel=0.1)
-    assert truth.speed(("t4", 1, 8)) < 0.95 * 4 * truth.speed(("t4", 1, 2))
-    assert progress == pytest.approx(0.1 + 10.0 * expected(2))
-    # A type on which nothing was measured is taken to be like the one that was.
-    assert truth.speed(("a100", 1, 2)) == pytest.approx(expected(2), rel=1e-6)
-
-
-def test_a_number_of_gpus_that_no_batch_can_be_split_among_does_not_stop_a_job() -> None:
-    state = make_state("1x8", [job("a", 2, gpus_min=1, gpus_max=8, on="n0[0,1]", batch=Batch(4, 4))], now=10.0)
-    seen = (Observation("gpu", 1, 2, 2, 0, 0.5, 0.1, 50),)
-    reported(state, "a", (10.0, 0.1), (20.0, 0.2), noise_scale=10.0, observations=seen)
-    truth, _ = believed(state, "a")
-    assert truth.speed(("gpu", 1, 8)) >= truth.speed(("gpu", 1, 2))
-
-
-# -- what starting and stopping takes ------------------------------------------------------------------------------
-
-
-def costs_of(job_id: str, *jobs: Job) -> Costs:
-    believer = Believer(jobs, parse_cluster("1x4"), {}, 0.0)
-    return believer.costs(next(each for each in jobs if each.id == job_id))
-
-
-def plain(job_id: str, **known: Any) -> Job:
-    return Job(JobSpec(id=job_id), 0.0, **known)
-
-
-def test_costs_that_nobody_measured_are_the_default_ones() -> None:
-    found = costs_of("a", plain("a"))
-    assert (found.start_s, found.restart_s, found.save_s, found.rescale_s) == (10.0, 25.0, 5.0, 2.0)
-
-
-def test_costs_are_those_the_job_measured_then_those_of_the_others_then_in_proportion_to_a_start() -> None:
-    first, again = plain("a", attempt=1, start_s=4.0), plain("b", attempt=3, start_s=9.0, rescale_s=0.5)
-    new = plain("c")
-    assert costs_of("a", first) == Costs(start_s=4.0, restart_s=6.0, save_s=2.0, rescale_s=0.8)
-    assert costs_of("b", first, again) == Costs(start_s=4.0, restart_s=9.0, save_s=2.0, rescale_s=0.5)
-    assert costs_of("c", first, again, new) == Costs(start_s=4.0, restart_s=9.0, save_s=2.0, rescale_s=0.5)
-    assert costs_of("c", again, new).start_s == 6.0
-    under_way = plain("d", attempt=2, start_s=4.0, phase=Phase.STARTING)
-    assert costs_of("d", under_way).restart_s == 6.0  # what it measured was its first start
 
 
 # -- what cannot be told -------------------------------------------------------------------------------------------
@@ -482,93 +361,6 @@ def test_a_policy_that_breaks_down_is_named() -> None:
 )
 def test_times_are_told_for_people(seconds: float, text: str) -> None:
     assert about(seconds) == text
-
-
-# -- before a submission -------------------------------------------------------------------------------------------
-
-
-def ask(view: Snapshot, policy: str = "fifo", **spec: Any) -> Any:
-    wanted = JobSpec(id="new", **spec)
-    return feasibility(view, wanted, policy=make_policy(policy), cadence=EVENT)
-
-
-def test_a_deadline_that_is_met_is_feasible_with_how_much_is_left() -> None:
-    answer = ask(view_of("1x4", []), gpus=2, estimate_s=1790.0, deadline=3600.0)
-    assert (answer.verdict, answer.gpus) == ("feasible", None)
-    assert answer.why == "it ends in about 30 min, 30 min before its deadline"
-    assert answer.forecast.ends_at == pytest.approx(1800.0)
-
-
-def test_a_deadline_that_only_more_gpus_meet_is_feasible_with_the_fewest_that_do() -> None:
-    answer = ask(view_of("1x4", []), gpus=1, estimate_s=7200.0, deadline=3600.0)
-    assert (answer.verdict, answer.gpus) == ("feasible with other GPUs", 3)
-    assert answer.why == (
-        "as it was asked for, it ends in about 2 h, 60 min after its deadline; with 3 GPUs it would end in about "
-        "40 min, 20 min before its deadline, if it is as much faster as it has more GPUs"
-    )
-    assert answer.forecast is not None
-    assert answer.forecast.ends_at is not None
-    assert answer.forecast.ends_at > 3600.0, "what is foretold is the job that was submitted"
-
-
-def test_a_job_that_is_too_slow_on_the_gpus_it_asks_for_is_not_said_to_wait_for_others() -> None:
-    view = view_of("1x4", [job("a", 2, on="n0[0,1]", estimate_s=72000.0)], now=0.0)
-    answer = ask(view, gpus=2, estimate_s=7200.0, deadline=3700.0)
-    assert answer.verdict == "infeasible"
-    assert answer.why == "on the GPUs it asks for it needs about 2 h, also alone; the deadline is in 62 min"
-
-
-def test_a_deadline_that_nothing_meets_is_infeasible_with_the_numbers() -> None:
-    answer = ask(view_of("1x4", []), gpus=4, estimate_s=3 * 3600.0, deadline=3600.0)
-    assert answer.verdict == "infeasible"
-    assert answer.why == "even alone on all 4 GPUs it needs about 3 h; the deadline is in 60 min"
-
-
-def test_a_deadline_that_only_others_prevent_is_infeasible_and_says_so() -> None:
-    view = view_of("1x4", [job("a", 4, on="n0[0,1,2,3]", estimate_s=7200.0)], now=0.0)
-    answer = ask(view, gpus=4, estimate_s=1800.0, deadline=3600.0)
-    assert answer.verdict == "infeasible"
-    assert answer.why == (
-        "alone it needs about 30 min, but behind and beside others it ends in about 2.5 h; the deadline is in 60 min"
-    )
-
-
-def test_a_deadline_behind_a_job_of_unknown_length_is_unknown() -> None:
-    view = view_of("1x4", [job("7", 4, on="n0[0,1,2,3]")])
-    answer = ask(view, gpus=1, estimate_s=1800.0, deadline=3600.0)
-    assert (answer.verdict, answer.why) == ("unknown", "behind job 7, whose length is unknown")
-
-
-def test_a_job_of_which_nothing_is_known_is_unknown_and_told_what_would_help() -> None:
-    answer = ask(view_of("1x4", []), gpus=1, deadline=3600.0)
-    assert answer.verdict == "unknown"
-    assert "time_limit" in answer.why
-    assert "model" in answer.why
-
-
-def test_a_job_that_is_too_large_for_the_cluster_is_infeasible() -> None:
-    answer = ask(view_of("1x4", []), gpus=8, estimate_s=9.0, deadline=3600.0)
-    assert (answer.verdict, answer.why) == ("infeasible", "it needs 8 GPUs of one type, and there are 4")
-
-
-def test_a_budget_is_compared_with_gpu_hours_at_the_price_of_the_nodes() -> None:
-    view = make_state([Node("n0", 4, price_per_hour=8.0)]).snapshot()
-    cheap = ask(view, gpus=2, estimate_s=3590.0, budget=5.0)
-    assert cheap.why == "it ends in about 60 min, and costs about 4 of 5"
-    dear = ask(view, gpus=2, estimate_s=3590.0, budget=3.0)
-    assert (dear.verdict, dear.why) == ("infeasible", "even on 1 GPU it costs about 3.99; the budget is 3")
-
-
-def test_a_budget_and_a_deadline_that_exclude_each_other_are_told_together() -> None:
-    state, _ = measured_state((1, 2, 4))
-    view = replace(state.snapshot(), nodes={"n0": Node("n0", 8, "t4", price_per_hour=8.0)})
-    known = view.jobs["a"]
-    view = replace(view, jobs={}, allocations={}, lore={"m": known.belief})
-    app_job = {"gpus": 1, "gpus_max": 8, "batch": known.spec.batch, "labels": {"model": "m"}}
-    slow = ask(view, deadline=view.now + 1e6, budget=1e6, **app_job).forecast
-    answer = ask(view, deadline=view.now + 0.3 * (slow.ends_at - view.now), budget=1.02 * slow.cost, **app_job)
-    assert answer.verdict == "infeasible"
-    assert answer.why.startswith("in time it costs about ")
 
 
 # -- how it would have been ----------------------------------------------------------------------------------------

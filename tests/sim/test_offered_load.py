@@ -102,3 +102,18 @@ def test_an_idle_cluster_is_fair_under_every_policy(policy: str, tmp_path: Path)
     assert (summary.completed, summary.queue_mean_s) == (3, 0.0)
     assert [each.rho for each in result.measured.jobs] == pytest.approx([1.0, 1.0, 1.0], abs=0.005)
     assert (summary.unfair_share, summary.jain) == (0.0, pytest.approx(1.0))
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - DECLINES))
+def test_a_cluster_of_several_gpu_types_with_room_for_all_is_fair_under_every_policy(
+    policy: str, tmp_path: Path
+) -> None:
+    """Jobs meet, and there is room for all of them: none waits, none is moved, and all types are equally fast."""
+    trace = tmp_path / "jobs.csv"
+    rows = [f"j{n},{130 * n},{gpus},{600 + 37 * n}" for n, gpus in enumerate((4, 2, 1, 4, 4, 2, 4, 1, 4, 2, 4, 4))]
+    trace.write_text("\n".join(["id,submit_s,gpus,duration_s", *rows]) + "\n")
+    result = run_experiment(Experiment(trace=str(trace), policy=policy, cluster="v100=4x4,a100=4x4"))
+    summary = result.measured.summary
+    assert (summary.completed, summary.queue_mean_s, summary.preemptions) == (12, 0.0, 0)
+    assert [each.rho for each in result.measured.jobs] == pytest.approx([1.0] * 12, abs=0.005)
+    assert summary.unfair_share == 0.0

@@ -82,12 +82,16 @@ def test_an_adaptive_job_grows_its_batch_with_its_gpus_and_with_its_noise() -> N
     assert by_progress[0] < by_progress[-1]
 
 
-def test_two_jobs_on_the_same_gpus_are_slower_and_profile_nothing() -> None:
+def test_two_jobs_on_the_same_gpus_are_slower_and_profiled_apart() -> None:
     truth = GoodputTruth(TOY)
     allocation = consolidated(4, node_gpus=4)
     packed = truth.pace(Setting(0.0, allocation, "t4", packed_with=(FixedDuration(1.0, 4),)))
     assert packed.speed == pytest.approx(PACKED_SPEED * pace_of(truth).speed)
-    assert packed.observation is None
+    alone = pace_of(truth).observation
+    assert alone is not None
+    assert packed.observation is not None
+    assert packed.observation.partners == ("",)
+    assert packed.observation.step_s == pytest.approx(alone.step_s / PACKED_SPEED)
 
 
 @given(applications, st.floats(0.0, 1.0), st.integers(1, 64), st.sampled_from(["t4", "v100", "a100", "H100"]))

@@ -120,11 +120,12 @@ def test_noise_is_bounded_where_no_signal_was_measured(toy: MeasuredProfile) -> 
     assert pace.speed > 0.0
 
 
-def test_a_packed_job_is_slower_and_profiles_nothing(toy: MeasuredProfile) -> None:
+def test_a_packed_job_is_slower_and_profiled_apart(toy: MeasuredProfile) -> None:
     truth = MeasuredTruth(toy, 2, 32)
     packed = truth.pace(Setting(0.0, on(2), "t4", packed_with=(FixedDuration(1.0, 1),)))
     assert packed.speed == pytest.approx(PACKED_SPEED * truth.pace(Setting(0.0, on(2), "t4")).speed)
-    assert packed.observation is None
+    assert packed.observation is not None
+    assert packed.observation.partners == ("",)
 
 
 def test_a_batch_that_was_never_measured_is_refused(toy: MeasuredProfile) -> None:

@@ -112,7 +112,8 @@ def test_a_regime_that_does_not_fit_on_a_gpu_type_cannot_run_there(truth: Regime
 def test_a_packed_job_keeps_the_usual_share(truth: RegimeTruth) -> None:
     packed = truth.pace(Setting(0.0, ONE, "v100", (FixedDuration(1.0, 1),)))
     assert packed.speed == pytest.approx(PACKED_SPEED * 30.0 / 3125)
-    assert packed.observation is None
+    assert packed.observation is not None
+    assert packed.observation.step_s == pytest.approx(1 / 30.0 / PACKED_SPEED)
 
 
 def test_a_batch_that_the_table_does_not_have_is_refused(table_file: Path) -> None:
@@ -184,3 +185,14 @@ def test_the_public_jobs_take_as_long_alone_as_their_published_fairness_says(sha
 
 def on(gpus: int) -> Allocation:
     return Allocation.of({"a": range(gpus)})
+
+
+def test_a_job_of_a_table_runs_between_the_gpus_it_was_measured_on(write: Callable[[str, object], Path]) -> None:
+    rows = {f"('LM (batch size 80)', {gpus})": {"null": speed} for gpus, speed in ((1, 20.0), (2, 30.0), (4, 60.0))}
+    path = write("tacc_throughputs.json", {"v100": rows})
+    lm = RegimeTruth(load_table(path), "LM", 1, 10, ((0, 80),))
+    assert lm.gpu_range(("v100",)) == (1, 4)
+    speeds = [lm.pace(Setting(0.0, on(gpus), "v100")).speed for gpus in (1, 2, 3, 4, 5)]
+    steps = -(-DATASETS["LM"] // 80)
+    assert [speed * steps for speed in speeds] == pytest.approx([20.0, 30.0, 45.0, 60.0, 0.0])
+    assert lm.batch_s() == {80: pytest.approx(10 * steps / 20.0)}

@@ -80,7 +80,9 @@ def test_packed_jobs_go_at_the_measured_speed_of_the_pair(table: ThroughputTable
     a3c = TableTruth(table, "A3C", None, 1, 100.0)
     assert resnet.pace(Setting(0.0, ONE, "v100", (a3c,))).speed == pytest.approx(24.0)
     assert a3c.pace(Setting(0.0, ONE, "v100", (resnet,))).speed == pytest.approx(3.5)
-    assert resnet.pace(Setting(0.0, ONE, "v100", (a3c,))).observation is None
+    seen = resnet.pace(Setting(0.0, ONE, "v100", (a3c,), packed_models=("A3C",))).observation
+    assert seen is not None
+    assert (seen.step_s, seen.partners) == (pytest.approx(1 / 24.0), ("A3C",))
 
 
 def test_three_on_a_gpu_lose_what_each_pair_loses(table: ThroughputTable, resnet: TableTruth) -> None:

@@ -14,7 +14,7 @@ from fairlead.backends.files import AttemptFiles, Line, Tail, open_log
 from fairlead.backends.gang import End
 from fairlead.backends.regular_file import NotRegular
 from fairlead.backends.task import Task
-from fairlead.train.agent import PREEMPTED, Agent, Patience, Slot
+from fairlead.train.agent import PREEMPTED, Agent, Patience, Slot, is_stopped
 from fairlead.train.wire import NOTED, Message
 
 #: What people want to know: the agent's word for it, and ours.
@@ -36,8 +36,18 @@ Tell = Callable[..., None]
 class Elastic:
     """One attempt of an elastic job. It outlives its agent only if it has to move while it is suspended."""
 
-    def __init__(self, task: Task, files: AttemptFiles, tell: Tell, on_start: Callable[[int, Slot, int], None]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        files: AttemptFiles,
+        tell: Tell,
+        on_start: Callable[[int, Slot, int], None],
+        *,
+        is_stopped: Callable[[int], bool] = is_stopped,
+    ) -> None:
+        """`is_stopped` tells whether a signal has stopped a process that should run."""
         self._task, self._logs, self._tell, self._on_start = task, files.logs, tell, on_start
+        self._is_stopped = is_stopped
         self._slots = list(task.slots)
         #: Steps of every configuration that were told already: a checkpoint holds those of earlier attempts too.
         self._told = _told_before(files)
@@ -71,6 +81,8 @@ class Elastic:
             on_event=self._hear,
             open_log=open_log,
             log_name=lambda number: f"rank-{self._started + number - 1}.log",
+            slot_env=lambda slot: task.gpu_type([slot]),
+            is_stopped=self._is_stopped,
         )
 
     async def run(self) -> End:
@@ -215,7 +227,7 @@ class Elastic:
 
 
 def _configuration(seen: Line) -> tuple[Any, ...]:
-    return tuple(seen[name] for name in ("nodes", "gpus", "per_gpu_batch", "accumulation"))
+    return tuple(seen[name] for name in ("gpu_type", "nodes", "gpus", "per_gpu_batch", "accumulation"))
 
 
 def _told_before(files: AttemptFiles) -> dict[tuple[Any, ...], int]:

@@ -83,11 +83,12 @@ def environments(task: Task, slots: Sequence[Slot], port: int) -> list[dict[str,
     """What each process of the job is told besides `Task.env`. Its GPUs are all of the job's on its node, as LOCAL_RANK
     counts them; a launcher has all of the job's, which are of this machine whatever their nodes are called."""
     if task.launch is Launch.ONCE:
-        return [{**place_environment(slots, slots), **visible(slots, task.devices)}]
+        return [{**place_environment(slots, slots), **task.gpu_type(slots), **visible(slots, task.devices)}]
     return [
         {
             **torchrun_environment(slots, rank, task, port),
             **place_environment(slots, [slot]),
+            **task.gpu_type([slot]),
             **visible([each for each in slots if each.node == slot.node], task.devices),
         }
         for rank, slot in enumerate(slots)

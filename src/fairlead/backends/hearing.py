@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +27,9 @@ class Hearing:
     job: str
     attempt: int
     at: float
+    #: Where the attempt runs now; and the others of this machine, on which it may have measured before.
     gpu_type: str
+    gpu_types: Collection[str] = ()
 
     def event(self, line: Line) -> AttemptEvent | None:
         """None for what is for people, or for the backend itself."""
@@ -56,8 +59,13 @@ class Hearing:
             progress=min(1.0, max(0.0, line["progress"])),
             batch=line["batch"] or None,  # none before the first step
             noise_scale=line["noise_scale"],
-            observations=tuple(replace(each, gpu_type=self.gpu_type) for each in seen),
+            observations=tuple(each if each.gpu_type in self.gpu_types else self._typed(each) for each in seen),
             saved=line["saved"],
             bounds=None if bounds is None else codec.decode(Batch, bounds, place="bounds"),
             paused_s=line.get("paused_s"),
+            knows_partners=False,
         )
+
+    def _typed(self, seen: Observation) -> Observation:
+        """Of a worker that was not told the type of its GPU, or is of another machine's checkpoint."""
+        return replace(seen, gpu_type=self.gpu_type)

@@ -382,7 +382,7 @@ class LocalBackend:
             if attempt.same_boot and "monotonic" in line:  # the other clock may have been set meanwhile
                 at = self.inbox.clock.at(line["monotonic"])
             at = min(at, self._now())
-            event = Hearing(attempt.job, attempt.number, at, self._gpu_type(attempt)).event(line)
+            event = Hearing(attempt.job, attempt.number, at, self._gpu_type(attempt), self._types.values()).event(line)
             attempt.began = attempt.began or line["kind"] == "began"
             if line["kind"] == "note":
                 told = {name: value for name, value in line.items() if name not in ("kind", "at", "monotonic")}

@@ -8,9 +8,11 @@ import platform
 import re
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from fairlead.backends.throttle import check_throttle
 from fairlead.core.capability import Capability
+from fairlead.core.cluster_notation import NodeGroup, parse_groups, parse_speeds
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Allocation, Node
 
@@ -19,6 +21,9 @@ CAN = frozenset({Capability.PACKING, Capability.SUSPENSION})
 
 #: The type of slots that are no GPUs.
 CPU_SLOT = "cpu"
+
+#: The label by which people see the CPU share of a node.
+CPU_SHARE = "cpu-share"
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,20 @@ class Machine:
     cpus: tuple[tuple[int, ...], ...]
     #: Not asked if they are CPU slots: anybody may use a processor.
     users: Users = field(default_factory=lambda: Users(users_of_gpus), compare=False, repr=False)
+    #: By node, of those that have one: the share of the time for which a job there may use its processors.
+    cpu_shares: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def notice(self) -> str:
+        """What a person should know of it; empty if nothing."""
+        needed = sum(node.gpus * self.cpu_shares.get(node.id, 1.0) for node in self.nodes)
+        cores = len(os.sched_getaffinity(0)) if self.cpu_shares else 0
+        if not self.cpu_shares or needed <= cores:
+            return ""
+        return (
+            f"the slots of these nodes and their CPU shares are worth {needed:g} processors, and this machine has "
+            f"{cores}: while jobs use more than these, GPU types differ by something else than their CPU shares"
+        )
 
     def places(self, allocation: Allocation) -> list[tuple[str, int]]:
         """Node and device of every GPU of an allocation."""
@@ -73,11 +92,13 @@ class Machine:
         return Allocation.of(held)
 
 
-def describe(*, gpus: int | None, nodes: str | None, price_per_hour: float = 0.0) -> Machine:
-    """All GPUs there are, or so many CPU slots. `nodes` as in 2x4: the slots as several nodes. The price is a GPU's."""
-    counts = _counts(nodes)
-    wanted = sum(counts) if counts else gpus
-    if counts and gpus is not None and gpus != wanted:
+def describe(*, gpus: int | None, nodes: str | None, price_per_hour: float = 0.0, speeds: str | None = None) -> Machine:
+    """All GPUs there are, or so many CPU slots. `nodes` as in 2x4 divides them into several nodes; as in
+    fast=1x2,slow=1x2@50% it names the GPU types that CPU slots stand in for, and the CPU share of each. The price is a
+    GPU's, where `nodes` names none. `speeds` as in fast=1,slow=0.5 is what policies are told of them."""
+    groups = () if nodes is None else parse_nodes(nodes)
+    wanted = sum(group.nodes * group.gpus for group in groups) if groups else gpus
+    if groups and gpus is not None and gpus != wanted:
         raise InvalidSpec(f"--gpus is {gpus}, but --nodes {nodes} is {wanted}; leave one of them out")
     if wanted is not None and wanted < 1:
         raise InvalidSpec(f"--gpus is {wanted}; expected at least 1")
@@ -88,16 +109,87 @@ def describe(*, gpus: int | None, nodes: str | None, price_per_hour: float = 0.0
     total = wanted or len(found) or len(cores)
     names = {gpu.name for gpu in found[:total]}
     kind = _type_of(next(iter(names))) if len(names) == 1 else "gpu" if found else CPU_SLOT
-    sizes = counts or [total]
-    host = re.sub(r"[^A-Za-z0-9.-]+", "-", socket.gethostname()) or "node"
-    ids = [host] if len(sizes) == 1 else [f"n{place}" for place in range(len(sizes))]
+    groups = groups or (NodeGroup(1, total),)
+    if found:
+        _check_types_of_gpus(groups, kind)
+    elif any(group.cpu_share is not None for group in groups):
+        check_throttle()
+    alike = [group for group in groups for _ in range(group.nodes)]
+    made = _nodes(alike, kind, price_per_hour)
+    if speeds is not None:
+        stated = read_speeds(speeds, groups, kind)
+        made = tuple(replace(node, speed=stated[node.gpu_type]) for node in made)
+    cpu_shares = {
+        node.id: group.cpu_share for node, group in zip(made, alike, strict=True) if group.cpu_share is not None
+    }
     return Machine(
-        nodes=tuple(
-            Node(name, size, kind, price_per_hour=size * price_per_hour) for name, size in zip(ids, sizes, strict=True)
-        ),
+        nodes=made,
         devices=tuple(gpu.uuid or str(gpu.index) for gpu in found[:total]) if found else None,
         cpus=shares(cores, total),
+        cpu_shares=cpu_shares,
     )
+
+
+def parse_nodes(text: str) -> tuple[NodeGroup, ...]:
+    """What `--nodes` says. Raises InvalidSpec if it cannot be meant."""
+    example = "a number of nodes and the GPUs of each, such as 2x4 or fast=1x2,slow=1x2@50%"
+    groups = parse_groups(text, subject=f"--nodes {text!r}", example=example)
+    shares_of = dict[str, set[float]]()
+    for group in groups:
+        shares_of.setdefault(group.gpu_type, set()).add(1.0 if group.cpu_share is None else group.cpu_share)
+    for gpu_type, found in shares_of.items():
+        if len(found) > 1:
+            told = " and ".join(f"{100 * each:g}%" for each in sorted(found))
+            raise InvalidSpec(
+                f"--nodes {text!r}: GPU type {gpu_type or CPU_SLOT!r} has CPU shares of {told}; give each share a type "
+                "of its own"
+            )
+    return groups
+
+
+def _check_types_of_gpus(groups: Sequence[NodeGroup], kind: str) -> None:
+    """Refuse what only CPU slots can be."""
+    for group in groups:
+        if group.gpu_type not in ("", kind):
+            raise InvalidSpec(
+                f"--nodes names GPU type {group.gpu_type!r}, but the GPUs of this machine are {kind}; leave the name "
+                "out, or set CUDA_VISIBLE_DEVICES to nothing, so that CPU slots stand in for GPUs"
+            )
+        if group.cpu_share is not None:
+            raise InvalidSpec(
+                f"--nodes has a CPU share of {100 * group.cpu_share:g}%, but this machine has GPUs, which it would not "
+                "slow; leave it out, or set CUDA_VISIBLE_DEVICES to nothing, so that CPU slots stand in for GPUs"
+            )
+
+
+def _nodes(alike: Sequence[NodeGroup], kind: str, price_per_hour: float) -> tuple[Node, ...]:
+    host = re.sub(r"[^A-Za-z0-9.-]+", "-", socket.gethostname()) or "node"
+    ids = [host] if len(alike) == 1 else [f"n{place}" for place in range(len(alike))]
+    return tuple(
+        Node(
+            name,
+            group.gpus,
+            group.gpu_type or kind,
+            price_per_hour=group.gpus * (price_per_hour if group.price_per_hour is None else group.price_per_hour),
+            labels={} if group.cpu_share is None else {CPU_SHARE: f"{100 * group.cpu_share:g}%"},
+        )
+        for name, group in zip(ids, alike, strict=True)
+    )
+
+
+def read_speeds(text: str, groups: Sequence[NodeGroup], kind: str = CPU_SLOT) -> dict[str, float]:
+    """What `--speeds` says of the GPU types of nodes; `kind` is that of nodes without a name. Speeds have to be as far
+    apart as the CPU shares: what policies are told is what jobs find."""
+    share_of = {group.gpu_type or kind: 1.0 if group.cpu_share is None else group.cpu_share for group in groups}
+    speeds = parse_speeds(text, tuple(share_of))
+    per_share = [speeds[gpu_type] / share for gpu_type, share in share_of.items()]
+    if max(per_share) > (1 + 1e-6) * min(per_share):
+        true = ",".join(f"{gpu_type}={share / max(share_of.values()):g}" for gpu_type, share in share_of.items())
+        raise InvalidSpec(
+            f"--speeds {text!r} is not what the CPU shares make it, which is --speeds {true}; change one of them, as "
+            "in --nodes fast=1x2,slow=1x2@50% --speeds fast=1,slow=0.5"
+        )
+    return speeds
 
 
 def shares(cores: Sequence[int], slots: int) -> tuple[tuple[int, ...], ...]:
@@ -106,15 +198,6 @@ def shares(cores: Sequence[int], slots: int) -> tuple[tuple[int, ...], ...]:
     if each == 0:
         return ((),) * slots
     return tuple(tuple(cores[slot * each : (slot + 1) * each]) for slot in range(slots))
-
-
-def _counts(nodes: str | None) -> list[int]:
-    if nodes is None:
-        return []
-    match = re.fullmatch(r"(\d+)x(\d+)", nodes)
-    if match is None or int(match[1]) < 1 or int(match[2]) < 1:
-        raise InvalidSpec(f"--nodes is {nodes!r}; expected a number of nodes and the GPUs of each, such as 2x4")
-    return [int(match[2])] * int(match[1])
 
 
 def _type_of(name: str) -> str:

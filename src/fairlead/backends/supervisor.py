@@ -38,7 +38,9 @@ from fairlead.backends.processes import (
     table,
 )
 from fairlead.backends.regular_file import APPEND, NotRegular, open_regular
+from fairlead.backends.throttle import Throttle
 from fairlead.backends.worker_notes import WorkerNotes
+from fairlead.train.agent import is_stopped
 from fairlead.train.parent_death import die_with_parent, killed_with_us
 
 #: Seconds between two looks for orders, two entries in the indexes of logs, and two tries to write to a full disk.
@@ -169,6 +171,7 @@ class Supervisor:
         self._worker_notes = WorkerNotes(files.worker_notes, task.attempt)
         self._crew: Crew | None = None
         self._setup: asyncio.subprocess.Process | None = None
+        self._throttle = Throttle(os.getpid())
         self._sizes: dict[Path, int] = {}
         self._stopping = self._timed_out = False
         self._began_at: float | None = None
@@ -196,6 +199,7 @@ class Supervisor:
         finally:
             for each in watching:
                 each.cancel()
+            self._throttle.lift()
             if left := end_all(lambda: descendants(os.getpid())):
                 self.tell("note", what="left-behind", pids=left)
             self._pass_on_notes()
@@ -222,6 +226,7 @@ class Supervisor:
             return STOPPED, "it was stopped before it began", False, ""
         if not os.path.isdir(self._task.workdir):
             return 1, f"there is no directory {self._task.workdir}; change workdir", True, ""
+        self._throttle.limit_rest(self._task.cpu_share(self._task.slots))
         if self._task.setup:
             try:
                 code = await self._set_up()
@@ -232,7 +237,7 @@ class Supervisor:
                 return code or STOPPED, why, False, SETUP_LOG
         crew: Gang | Elastic
         if self._task.elastic:
-            crew = Elastic(self._task, self._files, self.tell, self._settle_in)
+            crew = Elastic(self._task, self._files, self.tell, self._settle_in, is_stopped=self._is_stopped)
         else:
             crew = Gang(self._task, self._files.log, self._settle_in)
         self._crew = crew
@@ -321,13 +326,16 @@ class Supervisor:
             grace_s = float(order.get("grace_s", self._task.grace_s))
             self._stop(grace_s, why=order.get("why", ""), by=order.get("by", ""))
         elif order["order"] == "resize" and isinstance(self._crew, Elastic) and not self._stopping:
-            self._let_time_run(bool(order["slots"]))  # who sleeps does not run
-            self._crew.resize([Slot(*place) for place in order["slots"]])
+            slots = [Slot(*place) for place in order["slots"]]
+            self._let_time_run(bool(slots))  # who sleeps does not run
+            self._throttle.limit_rest(self._task.cpu_share(slots))
+            self._crew.resize(slots)
 
     def _stop(self, grace_s: float, *, why: str = "", by: str = "") -> None:
         if self._stopping:
             return
         self._stopping = True
+        self._throttle.lift()  # to save is not to train, and its time is short
         with contextlib.suppress(OSError):  # a full disk
             self._files.give_notice(deadline=time.time() + grace_s, why=why, by=by)
         if self._crew is not None:
@@ -376,6 +384,7 @@ class Supervisor:
         """A process has begun: give it its processors and its place behind those who wait for answers."""
         task = self._task
         self._own.add(pid)
+        self._throttle.limit_worker(pid, task.cpu_share([slot]))
         with contextlib.suppress(OSError):  # it may have ended
             slots = task.slots if task.launch == "once" else [slot]  # a launcher has the processors of all its GPUs
             if task.cpus and all(task.cpus[each.gpu] for each in slots):
@@ -384,6 +393,10 @@ class Supervisor:
                 os.setpriority(os.PRIO_PROCESS, pid, task.nice)
         self.tell("note", what="worker", rank=rank, node=slot.node, gpu=slot.gpu, pid=pid)
         self._look_around()
+
+    def _is_stopped(self, pid: int) -> bool:
+        """By something else than its CPU share."""
+        return is_stopped(pid) and not self._throttle.holds(pid)
 
     def _look_around(self) -> None:
         """Write down which processes there are, and let those be gone that have ended and were left to us."""

@@ -6,12 +6,13 @@ It travels through a pipe and never through a file, since its environment may ho
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from fairlead.core import codec
 from fairlead.core.types import Launch
 from fairlead.train.agent import Slot
+from fairlead.train.wire import GPU_TYPE
 
 #: A node, and a device of this machine: nodes may be several on one machine.
 Place = tuple[str, int]
@@ -54,6 +55,9 @@ class Task:
     nice: int = 0
     #: Processors of each device; empty for all.
     cpus: tuple[tuple[int, ...], ...] = ()
+    #: By node: the type of its GPUs; and the CPU share of a job there, if it has one.
+    gpu_types: Mapping[str, str] = field(default_factory=dict)
+    cpu_shares: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(codec.encode(self))
@@ -66,3 +70,12 @@ class Task:
     @property
     def slots(self) -> list[Slot]:
         return [Slot(*place) for place in self.places]
+
+    def gpu_type(self, slots: Iterable[Slot]) -> dict[str, str]:
+        """The environment variable that tells a process the type of its GPUs; none if it is not known."""
+        named = sorted({self.gpu_types[slot.node] for slot in slots if slot.node in self.gpu_types})
+        return {GPU_TYPE: ",".join(named)} if named else {}
+
+    def cpu_share(self, slots: Iterable[Slot]) -> float:
+        """Of a job on these slots; 1, so no limit, on none."""
+        return min((self.cpu_shares.get(slot.node, 1.0) for slot in slots), default=1.0)

@@ -44,7 +44,12 @@ from fairlead.sim.many import run_many
     help="With their options: fifo,tiresias:promote=8,thresholds=3600/7200,easy.",
 )
 @click.option("--seeds", default="0", show_default=True, metavar="0,1,2", help="Of all that is drawn.")
-@click.option("--loads", metavar="0.5,1,2", help="Offered loads, reached by moving arrivals. [default: as in TRACE]")
+@click.option(
+    "--loads",
+    metavar="0.5,1,2",
+    help="Offered loads, reached by moving arrivals; a low one is not an idle cluster: sessions of jobs still come "
+    "together. [default: as in TRACE]",
+)
 @click.option("--baseline", metavar="POLICY", help="Of --policies, the one the others are compared with: the first.")
 @click.option("--workers", type=click.IntRange(min=1), help="Parallel processes; as many as there are cores.")
 @cache_options

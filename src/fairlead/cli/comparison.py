@@ -8,10 +8,11 @@ from rich.markup import escape
 
 from fairlead.cli.table import print_table
 from fairlead.sim.experiment import Result
-from fairlead.sim.intervals import Difference, Interval
+from fairlead.sim.intervals import Interval
+from fairlead.sim.report.differences import Told, told
 from fairlead.sim.report.results import baseline_label, cases, label_of
 from fairlead.sim.report.runs import Case, Entry
-from fairlead.sim.report.wording import NONE, TABLE, change, percent
+from fairlead.sim.report.wording import NONE, TABLE
 
 #: What a comparison shows of each run: heading and metric.
 _COLUMNS = (
@@ -39,9 +40,10 @@ def print_comparison(results: Sequence[Result], title: str, *, baseline: str | N
         print_table(title, lines, heads=heads)
     if (baseline is not None or seeds > 1) and len({label_of(result) for result in results}) > 1:
         label = baseline_label(results, baseline)
-        lines, heads = _differences(results, label)
+        lines, heads, shares = _differences(results, label)
         paired = ", seed by seed, ± half of the 95 % confidence interval; * it excludes 0" if seeds > 1 else ""
-        print_table(f"difference from {escape(label)}{paired}", lines, heads=heads)
+        own = "" if shares else f"\nwithout %: the difference itself, where {escape(label)} has 0"
+        print_table(f"difference from {escape(label)}{paired}{own}", lines, heads=heads)
 
 
 def _heads(results: Sequence[Result]) -> list[str]:
@@ -82,15 +84,18 @@ def _means(results: Sequence[Result]) -> tuple[list[list[str]], int]:
     return lines, len(heads)
 
 
-def _differences(results: Sequence[Result], baseline: str) -> tuple[list[list[str]], int]:
-    heads = _heads(results)
+def _differences(results: Sequence[Result], baseline: str) -> tuple[list[list[str]], int, bool]:
+    """The lines, how many columns say which run it is, and whether all differences are shares of the baseline."""
+    heads, shares = _heads(results), True
     lines = [[*heads, *(heading for heading, _ in _COLUMNS)]]
     for case in cases(results):
         other = case.entry(baseline)
         for entry in case.entries:
             if other is not None and entry is not other:
-                lines.append([*_who(case, entry, heads), *(_apart(entry.against(other, n)) for _, n in _COLUMNS)])
-    return lines, len(heads)
+                cells = [told(entry.against(other, name), _FORMS[name]) for _, name in _COLUMNS]
+                shares = shares and all(cell.share for cell in cells)
+                lines.append([*_who(case, entry, heads), *map(_apart, cells)])
+    return lines, len(heads), shares
 
 
 def _who(case: Case, entry: Entry, heads: Sequence[str]) -> list[str]:
@@ -112,12 +117,6 @@ def _mean(found: Interval | None, name: str) -> str:
     return form(found.mean) if found.half is None else f"{form(found.mean)} ± {form(found.half)}"
 
 
-def _apart(found: Difference | None) -> str:
-    """As a share of the baseline; a star where the seeds show it."""
-    if found is not None and found.absolute.mean == 0.0 and not found.absolute.half:
-        return "0 %"
-    if found is None or found.relative is None:
-        return NONE
-    relative = found.relative
-    spread = "" if relative.half is None else f" ± {percent(relative.half)}"
-    return f"{change(relative.mean)}{spread}{' *' if relative.excludes_zero else ''}"
+def _apart(found: Told) -> str:
+    """As a share of the baseline, or in the figure's own unit where that is 0; a star where the seeds show it."""
+    return f"{found.text}{f' ± {found.spread}' if found.spread else ''}{' *' if found.sure else ''}"

@@ -56,6 +56,6 @@ explain = _TwoWays(
     "explain",
     help="""Explain why a live job is where it is: ID is one that the server knows.
 
-    Or replay TRACE, a file, until a time, and explain the policy's first decision from then on.
+    Or replay TRACE, a file, up to a time, and explain the policy's first decision at or after it.
     """,
 )

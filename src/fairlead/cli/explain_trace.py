@@ -25,14 +25,21 @@ from fairlead.sim.report.wording import duration, listing
 @click.option(
     "--policy", default="pilot", show_default=True, metavar="NAME[:OPTION=VALUE,...]", help="As in `simulate`."
 )
-@click.option("--at", "at_s", callback=duration_s, default="0", metavar="TIME", help="When: 5400, 90m or 1.5h.")
+@click.option(
+    "--at",
+    "at_s",
+    callback=duration_s,
+    default="0",
+    metavar="TIME",
+    help="Explain the first decision at or after this time: 5400, 90m or 1.5h.",
+)
 @click.option("--job", metavar="ID", help="Only this job, with everything the decision knows of it.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of failures and resampling.")
 @LOAD
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form.")
 @reports_errors  # fmt: skip
 def explain_trace(trace: str, at_s: float, job: str | None, output: str, **options: object) -> None:
-    """Replay TRACE until a time, and explain the policy's first decision from then on.
+    """Replay TRACE up to a time, and explain the policy's first decision at or after it.
 
     For each job: what it gets and why, how fast that makes it relative to one GPU, and what one GPU less or more would
     do to it and to the objective.
@@ -42,7 +49,7 @@ def explain_trace(trace: str, at_s: float, job: str | None, output: str, **optio
     view, plan = decision_at(experiment, at_s)
     if job is not None and job not in view.jobs:
         raise InvalidSpec(_absence(job, experiment, view))
-    if (asked := duration(at_s)) != (found := duration(view.now)):
+    if (asked := moment(at_s)) != (found := moment(view.now)):
         click.echo(f"note: no decision at {asked}; the next one is at {found}, and explained here", err=True)
     reasons = {job_id: plan.reasons[job_id] for job_id in ([job] if job is not None else view.jobs) if plan.reasons}
     if output == "json":
@@ -63,8 +70,14 @@ def _absence(job: str, experiment: Experiment, view: Snapshot) -> str:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         return f"there is no job {job!r} in {experiment.trace}{hint}"
     if comes_s[job] > view.now:
-        return f"job {job} comes after {duration(comes_s[job])}, and the decision after {duration(view.now)}; {live}"
-    return f"job {job} has ended before the decision after {duration(view.now)}; {live}"
+        return f"job {job} comes at {moment(comes_s[job])}, and the decision is at {moment(view.now)}; {live}"
+    return f"job {job} has ended before the decision at {moment(view.now)}; {live}"
+
+
+def moment(at_s: float) -> str:
+    """A time of the trace to the millisecond, and in words where these are easier to read: 36000 s (10h 00m)."""
+    exact = f"{at_s:.3f}".rstrip("0").rstrip(".") + "\u00a0s"
+    return exact if at_s < 120.0 else f"{exact} ({duration(at_s)})"
 
 
 def _to_dict(view: Snapshot, plan: Plan, reasons: dict[str, Reason]) -> dict[str, object]:
@@ -94,7 +107,7 @@ def _print_all(view: Snapshot, plan: Plan, reasons: dict[str, Reason]) -> None:
         why = reason.text if allocation is None else reason.text.split(" (")[0]
         lines.append((job_id, gpus, *cells, why))
     bound = "" if plan.bound is None else f"; within {plan.bound:.2%} of the best there is"
-    print_table(f"decision after {duration(view.now)}: {counted(len(view.jobs), 'job')}{bound}", lines)
+    print_table(f"decision at {moment(view.now)}: {counted(len(view.jobs), 'job')}{bound}", lines)
 
 
 def _print_one(job: str, reason: Reason) -> None:

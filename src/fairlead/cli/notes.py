@@ -9,7 +9,9 @@ from pathlib import Path
 import click
 
 from fairlead.core.types import Node
+from fairlead.plugins import make_policy
 from fairlead.sim.applications import DEFAULT_TYPE, GoodputTruth
+from fairlead.sim.cadence_note import notes_on_cadence
 from fairlead.sim.casting import Library
 from fairlead.sim.cluster import UNNAMED, parse_cluster
 from fairlead.sim.experiment import Experiment, World, prepare
@@ -24,6 +26,10 @@ def tell_notes(experiments: Sequence[Experiment]) -> None:
     for path in dict.fromkeys(path for experiment in experiments for path in _tables(experiment)):
         if _breaks_off(path):
             click.echo(f"warning: {path} ends in the middle of a line? Its last character is no newline", err=True)
+    by_policy = {(each.policy, each.cadence): None for each in experiments}
+    notes = [note for name, cadence in by_policy for note in notes_on_cadence(name, make_policy(name), cadence)]
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
     if experiments[0].cluster is not None and not _named(parse_cluster(experiments[0].cluster)):
         return  # a long trace takes a second to prepare
     world = prepare(experiments[0])
@@ -31,7 +37,8 @@ def tell_notes(experiments: Sequence[Experiment]) -> None:
         told = f"GPU type {gpu_type} counts as {DEFAULT_TYPE}: nothing tells how fast these jobs are on it"
         click.echo(f"note: {told}", err=True)
     for note in world.notes:
-        click.echo(f"note: {note}", err=True)
+        if note not in notes:
+            click.echo(f"note: {note}", err=True)
 
 
 def _tables(experiment: Experiment) -> Iterator[Path]:

@@ -35,13 +35,18 @@ class _FormatOption(click.Option):
 
 FORMAT = click.option("--format", metavar="NAME", cls=_FormatOption, help=_FORMAT_HELP)
 
+SPEEDS = click.option(
+    "--speeds",
+    metavar="TYPE=SPEED,...",
+    help="How fast the cluster's GPU types are where TRACE has durations only, as in a100=2,k80=0.3.",
+)
+
 _SHARED = (
     click.argument("trace", type=click.Path()),
     FORMAT,
     click.option("--cluster", metavar="SPEC",
                  help="16x4, or v100=3x4,k80=3x4@0.5 (price per GPU-hour). [default: the trace's nodes, or 16x4]"),
-    click.option("--speeds", metavar="TYPE=SPEED,...",
-                 help="How fast the cluster's GPU types are where TRACE has durations only, as in a100=2,k80=0.3."),
+    SPEEDS,
     click.option("--profiles", type=click.Path(), help="Profiles or throughput tables, if not beside TRACE."),
     click.option("--cadence", default="event", show_default=True, metavar="WHEN", help="event, 60s or event+60s."),
     click.option("--costs", default="default", show_default=True, metavar="COSTS",
@@ -102,7 +107,8 @@ LOAD = click.option(
     "--load",
     type=float,
     metavar="X",
-    help="Move arrivals so that the jobs offer X times the work that the cluster can do. [default: as in TRACE]",
+    help="Move arrivals so that the jobs offer X times the work that the cluster can do. A low load is not an idle "
+    "cluster: sessions of jobs still come together. [default: as in TRACE]",
 )
 REPORT = click.option("--report", type=click.Path(), metavar="FILE", help="Write an HTML page with plots.")
 

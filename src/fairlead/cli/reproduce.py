@@ -14,6 +14,8 @@ from fairlead.cli.notes import tell_notes
 from fairlead.cli.options import number_list, policy_list
 from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, progress_bar, writable
 from fairlead.cli.reproduce_elasticity import elasticity
+from fairlead.cli.reproduce_gavel import gavel
+from fairlead.cli.reproduce_shockwave import shockwave
 from fairlead.cli.reproduce_sia import sia
 from fairlead.cli.table import print_table
 from fairlead.core.errors import InvalidSpec
@@ -33,8 +35,10 @@ def reproduce() -> None:
     """
 
 
+reproduce.add_command(gavel)
 reproduce.add_command(sia)
 reproduce.add_command(elasticity)
+reproduce.add_command(shockwave)
 
 
 @reproduce.command()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from fairlead.cli.errors import reports_errors
-from fairlead.cli.options import FORMAT
+from fairlead.cli.options import FORMAT, SPEEDS
 from fairlead.cli.up import STATE, directory_of
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
@@ -21,13 +21,14 @@ from fairlead.server.config import load
 from fairlead.sim.applications import APPLICATIONS, GoodputTruth
 from fairlead.sim.casting import Library
 from fairlead.sim.cluster import nodes_of_four, parse_cluster
+from fairlead.sim.gpu_types import notes_on_speeds, speeds_of
 from fairlead.sim.offered_load import Yardstick
 from fairlead.sim.traces import Trace, read_trace, reshape
 from fairlead.sim.traces.canonical import to_csv, to_jsonl
-from fairlead.sim.traces.describe import as_table, true_work_gpu_s
+from fairlead.sim.traces.describe import as_table, demands_on, true_work_gpu_s
 from fairlead.sim.traces.describe import describe as describe_trace
 from fairlead.sim.traces.files import write_text
-from fairlead.sim.traces.generate import PHILLY_SIZES, Workload
+from fairlead.sim.traces.generate import PHILLY_SIZES, Workload, drawn_work
 from fairlead.sim.traces.generate import generate as generate_trace
 
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -95,6 +96,7 @@ def trace() -> None:
 @FORMAT
 @click.option("--cluster", metavar="SPEC", help="Also tell the load on this cluster: v100=4x4,a100=4x4.")
 @click.option("--cluster-gpus", type=click.IntRange(min=1), help="The same for this many GPUs, in nodes of 4.")
+@SPEEDS
 @click.option("--profiles", type=click.Path(), help="Profiles or throughput tables, if not beside TRACE.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form to print."
@@ -105,13 +107,15 @@ def describe(
     format: str | None,
     cluster: str | None,
     cluster_gpus: int | None,
+    speeds: str | None,
     profiles: str | None,
     output: str,
 ) -> None:
     """Print what is in a trace."""
     nodes = () if cluster is None and cluster_gpus is None else _reference(cluster_gpus, cluster)
     library = Library.beside(trace_path, profiles)
-    statistics = describe_trace(_read(trace_path, format), nodes=nodes, library=library)
+    statistics = describe_trace(_read(trace_path, format), nodes=nodes, library=library, speeds=speeds)
+    _tell(statistics.notes)
     if output == "json":
         click.echo(json.dumps(statistics.to_dict(), indent=2))
     else:
@@ -228,7 +232,13 @@ def _gpu_s(names: str) -> dict[str, float]:
 @click.option("--jobs", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of jobs.")
 @click.option("--gpus", type=click.IntRange(min=1), help="GPUs of the cluster, in nodes of 4. [default: 64]")
 @click.option("--cluster", metavar="SPEC", help="The cluster instead, as in `simulate`: v100=4x4,a100=4x4.")
-@click.option("--load", type=float, help="True work over the cluster's capacity. [default: 0.8, without --rate]")
+@click.option("--speeds", metavar="TYPE=SPEED,...", help="How fast its GPU types are, as in `simulate`: v100=1,a100=2.")
+@click.option(
+    "--load",
+    type=float,
+    help="True work over the cluster's capacity; a low one is not an idle cluster: sessions of jobs still come "
+    "together. [default: 0.8, without --rate]",
+)
 @click.option("--rate", type=float, help="Jobs per hour, instead of a load.")
 @click.option(
     "--sizes", "size_shares", type=sizes, help="GPU counts and their shares, like 1:0.9,8:0.1. [default: Philly's]"
@@ -250,6 +260,7 @@ def generate(  # one parameter per option is click's way
     jobs: int,
     gpus: int | None,
     cluster: str | None,
+    speeds: str | None,
     load: float | None,
     rate: float | None,
     size_shares: tuple[tuple[int, float], ...] | None,
@@ -266,6 +277,7 @@ def generate(  # one parameter per option is click's way
 ) -> None:
     """Make a synthetic trace shaped like Philly's and write it to OUT (- for standard output)."""
     nodes = _reference(gpus, cluster)
+    _check_speeds_count(speeds, cluster, rate, applications)
     workload = Workload(
         jobs=jobs,
         gpus=sum(node.gpus for node in nodes),
@@ -286,16 +298,36 @@ def generate(  # one parameter per option is click's way
     if left_out := workload.too_large:
         told = f"jobs of {' and '.join(map(str, left_out))} GPUs, which {workload.most} cannot hold"
         click.echo(f"note: the default mix of sizes goes without {told}; state another with --sizes", err=True)
-    if applications is None:
-        _write(generate_trace(workload), out, to)
-        return
-    gpu_s = _gpu_s(applications)
+    stated = speeds_of(speeds, nodes)
+    gpu_s = None if applications is None else _gpu_s(applications)
 
-    def recast(drawn: Trace) -> tuple[Trace, list[float]]:
-        mapped = reshape.map_applications(drawn, gpu_s, seed=seed)
-        return mapped, true_work_gpu_s(mapped.jobs, Library(), nodes)
+    def recast(drawn: Trace) -> tuple[Trace, Sequence[float]]:
+        mapped = drawn if gpu_s is None else reshape.map_applications(drawn, gpu_s, seed=seed)
+        demands = demands_on(mapped.jobs, Library(), nodes, stated)
+        if rate is None:
+            _tell(notes_on_speeds(speeds, demands, nodes))
+        if mapped is drawn and not stated:
+            return drawn_work(drawn)
+        return mapped, true_work_gpu_s(mapped.jobs, demands, nodes)
 
     _write(generate_trace(workload, recast), out, to)
+
+
+def _check_speeds_count(speeds: str | None, cluster: str | None, rate: float | None, applications: str | None) -> None:
+    """Raise InvalidSpec where --speeds would change nothing."""
+    if speeds is None:
+        return
+    if cluster is None:
+        raise InvalidSpec(f"--speeds {speeds!r} are those of a cluster's GPU types; name the cluster with --cluster")
+    if rate is not None:
+        raise InvalidSpec("--speeds tells what the cluster can do, which is for --load; leave out --speeds or --rate")
+    if applications is not None:
+        raise InvalidSpec("--speeds is for plain durations: applications have speeds of their own; leave it out")
+
+
+def _tell(notes: Sequence[str]) -> None:
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
 
 
 def _reference(gpus: int | None, cluster: str | None) -> tuple[Node, ...]:

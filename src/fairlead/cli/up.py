@@ -54,7 +54,13 @@ _SLOW_S = 10.0
 
 @click.command()
 @click.option("--gpus", type=int, metavar="N", help="Use so many GPUs, or CPU cores if there are none.  [default: all]")
-@click.option("--nodes", metavar="AxB", help="Divide them: 2x4 are two nodes of four GPUs each.")
+@click.option(
+    "--nodes",
+    metavar="SPEC",
+    help="Divide them: 2x4 are two nodes of four GPUs each; fast=1x2,slow=1x2@50% have CPU cores stand in for GPUs of "
+    "two types, the second with half the CPU time.",
+)
+@click.option("--speeds", metavar="SPEC", help="Tell policies how fast these types are, as in fast=1,slow=0.5.")
 @STATE
 @click.option("--host", metavar="ADDRESS", help=f"The address to listen on.  [default: {LOOPBACK}]")
 @click.option("--port", type=int, metavar="P", help=f"0 is any that is free.  [default: {DEFAULT_PORT}]")
@@ -97,7 +103,13 @@ def state_option(directory: Directory) -> str:
 
 def flags_of(options: dict[str, Any]) -> dict[str, Any]:
     """Options by the keys of the configuration."""
-    sections = {"gpus": "cluster", "nodes": "cluster", "policy": "scheduler", "cadence": "scheduler"}
+    sections = {
+        "gpus": "cluster",
+        "nodes": "cluster",
+        "speeds": "cluster",
+        "policy": "scheduler",
+        "cadence": "scheduler",
+    }
     return {f"{sections.get(name, 'server')}.{name}": value for name, value in options.items()}
 
 

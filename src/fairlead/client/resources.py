@@ -155,6 +155,8 @@ class Node(TypedDict):
     draining: bool
     drain_by: float | None
     price_per_hour: float
+    #: Of its GPUs next to those of other nodes, if it is stated.
+    speed: float | None
     labels: dict[str, str]
     #: The GPUs that each job holds there.
     jobs: dict[str, list[int]]

@@ -22,7 +22,7 @@ def encode(value: Any) -> Any:
         if not math.isfinite(value):
             raise InvalidSpec(f"{value} has no JSON form; expected a finite number")
         return value
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
@@ -39,6 +39,8 @@ def encode_slowly(value: Any) -> dict[str, Any]:
 
 def decode(hint: Any, value: Any, *, place: str) -> Any:
     """A value of type `hint`. `place` is where we are, for the message of InvalidSpec."""
+    if hint is Any:
+        return _decode_any(value, place)
     origin, args = get_origin(hint), get_args(hint)
     if origin is UnionType:
         return _decode_optional(args, value, place)
@@ -72,6 +74,15 @@ def _decode_mapping(args: tuple[Any, ...], value: Any, place: str) -> dict[str, 
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise InvalidSpec(f"{place} is {value!r}; expected an object")
     return {key: decode(args[1], item, place=f"{place}.{key}") for key, item in value.items()}
+
+
+def _decode_any(value: Any, place: str) -> Any:
+    """A plain JSON value as it is; numbers are checked like those of a field."""
+    if isinstance(value, dict):
+        return _decode_mapping((str, Any), value, place)
+    if isinstance(value, list):
+        return [_decode_any(item, f"{place}[{at}]") for at, item in enumerate(value)]
+    return value if value is None else _decode_scalar(type(value), value, place)
 
 
 def _decode_dataclass(cls: type, value: Any, place: str) -> Any:

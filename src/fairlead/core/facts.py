@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from fairlead.core.memo import Memo
 from fairlead.core.types import Belief, Job, Node
 
 
@@ -25,3 +26,5 @@ class Facts:
     half_life_s: float
     keep_finished: int | None
     lore: Mapping[str, Belief]
+    #: What the policy wants to remember.
+    memo: Memo = field(default_factory=dict)

@@ -13,7 +13,18 @@ from decimal import Decimal
 from typing import Protocol
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.messages import Command, Event, JobReported, JobRescaled, JobStarted, JobStopped, Message, Tick
+from fairlead.core.memo import difference
+from fairlead.core.messages import (
+    Command,
+    Event,
+    JobReported,
+    JobRescaled,
+    JobStarted,
+    JobStopped,
+    Message,
+    Remember,
+    Tick,
+)
 from fairlead.core.plan import changes, check, reconcile, surviving
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
@@ -21,7 +32,10 @@ from fairlead.core.types import Plan
 
 
 class Policy(Protocol):
-    """A pure decision. Deterministic over the snapshots it saw; a frozen dataclass whose fields are its options."""
+    """A pure decision: a function of the snapshot. A frozen dataclass whose fields are its options.
+
+    What it wants to remember is data in the plan (`Plan.memo`), which the next snapshot brings back.
+    """
 
     def plan(self, view: Snapshot) -> Plan: ...
 
@@ -121,6 +135,9 @@ def run(policy: Policy, backend: Backend, *, state: State, journal: Journal, cad
             changed = changes(view, plan)
             if due:  # what survives of a checked plan needs no other check
                 check(view, plan, changed)  # 4. refuse nonsense
+                if patch := difference(view.memo, plan.memo):
+                    state.issue(noted := Remember(view.now, patch))
+                    journal.append(noted)
             commands = reconcile(view, plan, changed)  # 5. close the gap
         for command in commands:
             state.issue(command)

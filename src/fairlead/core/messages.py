@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, get_args
 
 from fairlead.core import codec
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.memo import Memo
 from fairlead.core.types import Allocation, Batch, JobSpec, Node, Observation
 
 #: Version of the JSON form. A reader accepts its own and every older one.
@@ -82,6 +83,8 @@ class JobReported:
     bounds: Batch | None = None
     #: How long its last change of GPUs kept it from training, if there was one since the last report.
     paused_s: float | None = None
+    #: Its observations say which jobs were on the same GPUs. A process on a real machine cannot tell: the state can.
+    knows_partners: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +219,26 @@ class Release:
     node: str
 
 
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """What the policy remembers has changed: a JSON merge patch of its memo. No backend gets to see it."""
+
+    at: float
+    patch: Memo
+
+
 AttemptEvent: TypeAlias = JobStarted | JobReported | JobPinned | JobRescaled | JobStopped | JobExited
 NodeEvent: TypeAlias = NodeJoined | NodeLost | NodeDrained | OutsidersSeen
 UserEvent: TypeAlias = JobSubmitted | JobCancelled | JobHeld | JobReprioritised
 Event: TypeAlias = UserEvent | AttemptEvent | NodeEvent | Tick
+#: What a backend carries out, and all that a decision may bring about.
 Command: TypeAlias = Start | Resize | Stop | Rent | Release
-Message: TypeAlias = Event | Command
+Intent: TypeAlias = Command | Remember
+Message: TypeAlias = Event | Intent
 
 EVENTS: tuple[type, ...] = get_args(Event)
-COMMANDS: tuple[type, ...] = get_args(Command)
-_BY_NAME: dict[str, type] = {cls.__name__: cls for cls in EVENTS + COMMANDS}
+INTENTS: tuple[type, ...] = (*get_args(Command), Remember)
+_BY_NAME: dict[str, type] = {cls.__name__: cls for cls in EVENTS + INTENTS}
 
 
 def encode(message: Message) -> dict[str, Any]:

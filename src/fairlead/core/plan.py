@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from typing import Any, SupportsFloat
 
+from fairlead.core import memo
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.messages import Command, Release, Rent, Resize, Start, Stop
 from fairlead.core.snapshot import Snapshot
@@ -52,6 +53,8 @@ def check(view: Snapshot, plan: Plan, changed: list[str]) -> None:
             raise InvalidPlan(f"job {job_id} {fault}")
     for name in _KINDS:
         _check_kind(plan, name)
+    if problem := memo.fault(view.memo, plan.memo):
+        raise InvalidPlan(problem)
     _check_overlaps(view, plan, changed)
     if plan.nodes is not None and (unknown := plan.nodes - view.nodes.keys()):
         raise InvalidPlan(
@@ -73,6 +76,7 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "a time in seconds; leave it out if the plan does not change by itself",
     ),
     "nodes": (lambda value: value is None or isinstance(value, Set), "a frozenset of node ids, or None"),
+    "memo": (lambda value: isinstance(value, Mapping), "a mapping from string to JSON value"),
 }
 
 

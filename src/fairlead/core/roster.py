@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 
+from fairlead.core.learning import MODEL
 from fairlead.core.occupancy import Occupancy
 from fairlead.core.snapshot import NodeTable, Table
 from fairlead.core.types import NOTHING, Allocation, Job, Phase
@@ -91,6 +92,20 @@ class Roster:
             self._hold(before, (new.allocation, new.releasing))
         self._assign(job_id, self.allocations.get(job_id, NOTHING), new.allocation if schedulable else NOTHING)
 
+    def new_partners(self, before: Job, after: Job) -> list[tuple[Job, tuple[str, ...]]]:
+        """Jobs whose `Job.partners` are others now that `before` has become `after`, and what these are."""
+        running = Phase.RUNNING
+        if (before.phase is running, before.allocation) == (after.phase is running, after.allocation):
+            return []
+        present = [job for job in self.live.values() if job.phase is running]
+        found = []
+        for job in present:
+            if _overlap(job, before) or _overlap(job, after):
+                others = sorted(o.spec.labels.get(MODEL, "") for o in present if o is not job and _overlap(o, job))
+                if tuple(others) != job.partners:
+                    found.append((job, tuple(others)))
+        return found
+
     def _finish(self, job: Job) -> None:
         self.finished[job.id] = job
         while self.keep_finished is not None and len(self.finished) > self.keep_finished:
@@ -114,3 +129,9 @@ class Roster:
         else:
             self.allocations.pop(job_id, None)
             self._gaps += 1
+
+
+def _overlap(one: Job, other: Job) -> bool:
+    """Do they hold some GPU together?"""
+    masks = dict(one.allocation.masks)
+    return any(masks.get(node, 0) & mask for node, mask in other.allocation.masks)

@@ -9,13 +9,14 @@ Legend: J live jobs in order of arrival, N nodes in the order of `nodes`, R rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairlead.core.memo import Memo
 from fairlead.core.types import Allocation, Belief, Job, Node, Phase
 from fairlead.core.usage import Ledger
 
@@ -24,7 +25,17 @@ Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 
-class StepOracle(Protocol):
+class TrueRates(NamedTuple):
+    """What a job would do in some configurations, and how much it has left, in one unit of work."""
+
+    #: Units of work per second; 0 where the job cannot run.
+    rate_C: tuple[float, ...]
+    left: float
+    #: Units of work in a step, so that rate / batch is steps per second; 1 where the job counts no samples.
+    batch: float
+
+
+class StepTimes(Protocol):
     """True step times, for policies that declare themselves oracles. A job that knows no steps counts seconds as such.
 
     Not how fast a job runs now, but what it would do on other GPUs: what a perfect profiler would know.
@@ -35,6 +46,22 @@ class StepOracle(Protocol):
 
     def step_s(self, job_id: str, gpus: int) -> float:
         """Seconds of one step on so many GPUs of as few nodes as possible; infinite where it cannot run."""
+
+
+class StepOracle(StepTimes, Protocol):
+    """The same for any GPU type, and beside other jobs."""
+
+    def rates(self, job_id: str, configurations: Sequence[tuple[str, int, int, tuple[str, ...]]]) -> TrueRates:
+        """At the batch that the job has now, by (GPU type, nodes, GPUs, partners); partners by their `workload`."""
+
+    def batch_s(self, job_id: str) -> Mapping[int, float]:
+        """By each batch size that the job will ever use: seconds of its whole work at it, on the GPUs it asked for.
+
+        Neither when it will use them nor for how long. One that knows no batch sizes has one, of 1.
+        """
+
+    def workload(self, job_id: str) -> str:
+        """What the job is to those beside it: jobs of the same name slow others down alike."""
 
 
 #: What a job asks for: how many GPUs, of which types (empty = any). Jobs share few distinct demands.
@@ -116,6 +143,8 @@ class Snapshot:
     barred: tuple[Job, ...] = ()
     #: What jobs have used and use.
     ledger: Ledger = field(default_factory=Ledger)
+    #: What the policy left behind with its last plan (`Plan.memo`).
+    memo: Memo = field(default_factory=dict)
     #: True remaining seconds of a job, for policies that declare themselves oracles; only the simulator has one.
     oracle: Callable[[str], float] | None = None
     #: For the same policies, where their world can tell.

@@ -16,11 +16,13 @@ from typing import Any
 from fairlead.core.ending import after_the_end, requeued, tried_again_at
 from fairlead.core.errors import InvalidTransition
 from fairlead.core.facts import Facts
-from fairlead.core.learning import learn, recall
+from fairlead.core.learning import attributed, learn, recall
+from fairlead.core.memo import Memo, patched
 from fairlead.core.messages import (
+    INTENTS,
     AttemptEvent,
-    Command,
     Event,
+    Intent,
     JobCancelled,
     JobExited,
     JobHeld,
@@ -38,6 +40,7 @@ from fairlead.core.messages import (
     NodeLost,
     OutsidersSeen,
     Release,
+    Remember,
     Rent,
     Resize,
     Start,
@@ -105,6 +108,8 @@ class State:
         self._ledger = Ledger(half_life_s)
         self._lore: dict[str, Belief] = {}  # by model; never changed in place, so snapshots share it
         self._stories: dict[str, list[Message]] = {}
+        #: What the policy wants to remember; never changed in place, so snapshots share it.
+        self._memo: Memo = {}
 
     @property
     def live(self) -> dict[str, Job]:
@@ -142,6 +147,7 @@ class State:
             half_life_s=self._ledger.half_life_s,
             keep_finished=self._jobs.keep_finished,
             lore=self._lore,
+            memo=self._memo,
         )
 
     @classmethod
@@ -150,7 +156,7 @@ class State:
         state = cls(half_life_s=facts.half_life_s, keep_finished=facts.keep_finished)
         state.now, state.fair_gpu_s = facts.now, facts.fair_gpu_s
         state.released, state.coming = frozenset(facts.released), frozenset(facts.coming)
-        state._lore = dict(facts.lore)
+        state._lore, state._memo = dict(facts.lore), facts.memo
         for node in facts.nodes:
             state._put_node(node)
         for queue, tenant, gpu_s, at in facts.usage:
@@ -196,6 +202,7 @@ class State:
             lore=self._lore,
             barred=tuple(jobs.barred.values()),
             ledger=self._ledger.copy(),
+            memo=self._memo,
             _table=jobs.table,
             _node_table=jobs.node_table,
             _version=(jobs.table.version, jobs.node_table.version),
@@ -331,7 +338,9 @@ class State:
             # It trains on while others boot: what it did since then was service, on the GPUs it had.
             trained_s = max(0.0, max(self.now, event.at) - job.accounted_at)
             service_gpu_s = job.service_gpu_s + job.had * trained_s
-            job = replace(job, run_s=job.run_s + trained_s, service_gpu_s=service_gpu_s)
+            served_s = {**job.served_s, job.gpu_type: job.served_s.get(job.gpu_type, 0.0) + trained_s}
+            job = replace(job, run_s=job.run_s + trained_s, service_gpu_s=service_gpu_s, served_s=served_s)
+        event = attributed(job, event, gpu_type)
         self._change(job, event.at, belief=learn(job, event, gpu_type), **pause)
         self._lore = recall(self._lore, self.live[job.id], event)
 
@@ -384,11 +393,21 @@ class State:
 
     # -- intents -------------------------------------------------------------------------------------------------
 
-    def issue(self, command: Command) -> None:
+    def replay(self, message: Message) -> None:
+        """Take up one message of a journal, be it a fact or an intent."""
+        if isinstance(message, INTENTS):
+            self.issue(message)  # type: ignore[arg-type]  # INTENTS is the union as a tuple
+        else:
+            self.apply(message)  # type: ignore[arg-type]
+
+    def issue(self, command: Intent) -> None:
         """Record an intent. From here on a job counts as holding what it was told to hold, a released node as gone."""
         _check_time(command)
         if isinstance(command, Rent | Release):
             self._order(command)
+            return
+        if isinstance(command, Remember):
+            self._memo = patched(self._memo, command.patch)
             return
         job = self._find(command, command.job)
         following = self._following(command, job)
@@ -453,7 +472,12 @@ class State:
         """Replace a job by its next version: account for the time until now, and keep every index true."""
         now = max(self.now, at)
         if job.phase is RUNNING:
-            changes |= {"service_gpu_s": job.service_at(now), "run_s": job.run_at(now), "last_ran_at": now}
+            changes |= {
+                "service_gpu_s": job.service_at(now),
+                "run_s": job.run_at(now),
+                "served_s": job.served_at(now),
+                "last_ran_at": now,
+            }
         if job.allocation:
             changes["held_gpu_s"] = job.held_at(now)
             self._ledger.add(job.spec, job.allocation.total, job.accounted_at, now)
@@ -461,10 +485,17 @@ class State:
         if (phase := changes.get("phase", job.phase)) is not job.phase:
             changes["since"] = now
             if phase is RUNNING:
+                changes["gpu_type"] = self.nodes[job.allocation.nodes[0]].gpu_type
                 starts = job.phase is STARTING  # whose command is not run before its back-off is over
                 begin = max(job.since, job.not_before) if starts else job.since
                 changes["start_s" if starts else "rescale_s"] = max(0.0, now - begin)
-        self._jobs.put(job, replace(job, **changes), now)
+        if phase is not RUNNING and job.partners:
+            changes |= {"partners": (), "partners_since": now}
+        shared, after = self._jobs.held.shared, replace(job, **changes)
+        self._jobs.put(job, after, now)
+        if shared or self._jobs.held.shared:
+            for other, partners in self._jobs.new_partners(job, after):
+                self._change(other, now, partners=partners, partners_since=now)
         if phase is SUCCEEDED:
             self._succeeded(job.id, now)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.memo import Memo
 
 
 class Phase(StrEnum):
@@ -282,6 +283,8 @@ class Observation:
     step_s: float
     sync_s: float
     steps: int = 1
+    #: Models of the jobs that trained on the same GPUs meanwhile, sorted; empty if it was alone.
+    partners: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not (0.0 <= self.sync_s < math.inf and 0.0 <= self.step_s < math.inf):
@@ -292,6 +295,7 @@ class Observation:
 
     @property
     def configuration(self) -> tuple[str, int, int, int, int]:
+        """What was measured, but for the jobs beside it."""
         return (self.gpu_type, self.nodes, self.gpus, self.per_gpu_batch, self.accumulation)
 
 
@@ -303,6 +307,29 @@ class Speed:
     gpu_type: str
     nodes: int
     gpus: int
+    #: Models of the jobs that trained on the same GPUs meanwhile, sorted; empty if it was alone.
+    partners: tuple[str, ...] = ()
+    #: The global batch meanwhile, where it was reported.
+    batch: int | None = None
+
+    @property
+    def place(self) -> tuple[str, int, int, tuple[str, ...]]:
+        return (self.gpu_type, self.nodes, self.gpus, self.partners)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedShare:
+    """Share of its speed alone that a model keeps beside other jobs on the same GPUs, all else being equal."""
+
+    gpu_type: str
+    nodes: int
+    gpus: int
+    partners: tuple[str, ...]
+    share: float
+
+    @property
+    def place(self) -> tuple[str, int, int, tuple[str, ...]]:
+        return (self.gpu_type, self.nodes, self.gpus, self.partners)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,15 +340,20 @@ class Belief:
     progress: float = 0.0
     reported_at: float | None = None
     reported_run_s: float = 0.0
-    #: Between the last two reports that had nothing but running between them.
+    #: Between the last two reports that had nothing but running alone between them.
     speed: Speed | None = None
+    #: The last one on each number of GPUs and nodes of each type, alone and beside each set of partners.
+    speeds: tuple[Speed, ...] = ()
     #: When it last told of a checkpoint.
     saved_at: float | None = None
     #: (progress, global batch) where each regime began, oldest first.
     regimes: tuple[tuple[float, int], ...] = ()
     noise_scale: float | None = None
-    #: One per configuration ever measured.
+    #: One per configuration ever measured alone, and one per configuration and set of partners.
     observations: tuple[Observation, ...] = ()
+    packed: tuple[Observation, ...] = ()
+    #: Of a model (`Snapshot.lore`): what its jobs kept of their speed beside others, the last one for each place.
+    shares: tuple[PackedShare, ...] = ()
     #: Of its batch, as its script says.
     bounds: Batch | None = None
 
@@ -350,11 +382,19 @@ class Job:
     first_started_at: float | None = None
     #: While it changes its GPUs: how many it had before, on which it may train on meanwhile.
     had: int = 0
+    #: The type of the GPUs on which it trains or trained last; empty if it never did.
+    gpu_type: str = ""
+    #: Models of the jobs that run on some of its GPUs while it does, sorted (a job that names none counts as ""), and
+    #: since when these are the ones.
+    partners: tuple[str, ...] = ()
+    partners_since: float = 0.0
     #: When it last ran, as of `accounted_at`; None if it never did. One that runs now ran last now.
     last_ran_at: float | None = None
     #: GPU-seconds and seconds spent RUNNING, up to `accounted_at`: what start-up and waiting take is nobody's service.
     service_gpu_s: float = 0.0
     run_s: float = 0.0
+    #: The seconds of `run_s` by GPU type; types on which it never ran are absent.
+    served_s: Mapping[str, float] = field(default_factory=dict)
     #: GPU-seconds it was told to hold GPUs, start-up and rescales included, up to `accounted_at`.
     held_gpu_s: float = 0.0
     accounted_at: float = 0.0
@@ -402,6 +442,13 @@ class Job:
         """GPUs x seconds spent RUNNING until `now`: the attained service of 2D-LAS."""
         return self.service_gpu_s + self.allocation.total * (self.run_at(now) - self.run_s)
 
+    def served_at(self, now: float) -> dict[str, float]:
+        """Seconds spent RUNNING until `now`, by GPU type."""
+        served_s = dict(self.served_s)
+        if (more_s := self.run_at(now) - self.run_s) > 0.0:
+            served_s[self.gpu_type] = served_s.get(self.gpu_type, 0.0) + more_s
+        return served_s
+
     def held_at(self, now: float) -> float:
         """GPUs x seconds it held them until `now`, whatever for."""
         return self.held_gpu_s + self.allocation.total * max(0.0, now - self.accounted_at)
@@ -441,3 +488,6 @@ class Plan:
     #: The nodes that should exist: others are released once nobody is on them, released ones among these are rented.
     #: None leaves all of them as they are.
     nodes: frozenset[str] | None = None
+    #: What the policy wants to find in the next snapshot as `Snapshot.memo`: plain JSON values under a key of its own.
+    #: All that a policy may remember from one decision to the next. It is journalled whenever it changes.
+    memo: Memo = field(default_factory=dict)

@@ -9,6 +9,7 @@ stay. `costs_of` makes costs of utilities.
                 exactly, by dynamic programming. Otherwise by prices, one per GPU type, and a greedy finish; if that
                 may be too far from the optimum and there are few choices, as an integer programme.
     3. place    `arranging.arrange` puts the sizes on nodes, and changes them where they do not fit.
+    4. steady   With several GPU types, `exchange.steadied` takes back the moves that gain nothing.
 
 Step 2 also yields a lower bound: nothing can cost less, wherever it is placed. The answer carries it, so its distance
 from the optimum is known at every decision. There is no randomness.
@@ -18,6 +19,7 @@ Legend: J jobs, T GPU types, S sizes (0 GPUs first), N nodes, C GPUs of the clus
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.policies.arranging import STAY, Pool, arrange
+from fairlead.policies.exchange import steadied
 from fairlead.policies.gaps import Where
 from fairlead.policies.programme import programmed
 from fairlead.policies.sizing import Costs, Sizing, cost_of, exact, priced, stays
@@ -155,7 +158,7 @@ def sizing_costs(problem: Problem) -> Costs:
 def place(problem: Problem, sizing: Sizing, stay_type_J: Ints) -> tuple[list[Where], float]:
     """Arrange one GPU type after the other; whoever is left with nothing tries the next type too."""
     where: list[Where] = [{} for _ in problem.held]
-    cost = 0.0
+    paid_J: list[float] = problem.idle_J.tolist()
     waiting = sizing.size_J == 0
     sizes = problem.sizes_S.tolist()
     for kind in range(problem.one_JTS.shape[1]):
@@ -175,9 +178,9 @@ def place(problem: Problem, sizing: Sizing, stay_type_J: Ints) -> tuple[list[Whe
             most_nodes=problem.most_nodes,
             scale=problem.scale,
         )
-        placed, paid_J = arrange(pool)
-        for job, nodes, paid in zip(members.tolist(), placed, paid_J, strict=True):
-            where[job] = nodes
+        for job, nodes, paid in zip(members.tolist(), *arrange(pool), strict=True):
+            where[job], paid_J[job] = nodes, paid
             waiting[job] = not nodes
-            cost += paid if nodes else 0.0
-    return where, cost + float(problem.idle_J[waiting].sum())
+    if problem.one_JTS.shape[1] > 1:  # of one type sizes are exact, and arranging keeps jobs in place
+        where, paid_J = steadied(problem, where, paid_J)
+    return where, math.fsum(paid_J)

@@ -107,7 +107,7 @@ class Appraiser:
         if len(view.node_columns.gpu_types) < 2:
             return TypeLore()
         model = job.spec.labels.get(MODEL, "")
-        own = self._ratios.get((model, gpu_type))
+        own = self._ratios.get((model, gpu_type)) if model in view.lore else None
         ratios = () if seen_on(gpu_type, belief.observations) else tuple({**usual, **(own[1] if own else {})}.items())
         known = view.lore.get(model)
         every = (*belief.observations, *(known.observations if known else ()))

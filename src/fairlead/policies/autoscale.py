@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
+from fairlead.core.memo import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Node, Phase, Plan
 from fairlead.policies.appraising import Appraisal, Appraiser
@@ -38,19 +39,32 @@ from fairlead.policies.pollux import Pollux
 _TOLERANCE = 1e-6
 
 
+#: The key of its memory in `Snapshot.memo`.
+_MEMO = "autoscale"
+
+
 @dataclass(slots=True)
 class _Memory:
-    """What a snapshot does not say. If it is lost, the next change comes later, and nodes that were to go may stay."""
+    """What a snapshot does not say; part of `Plan.memo`."""
 
     #: (time, utility from then on), oldest first, since the last decision on nodes.
-    seen: list[tuple[float, float]] = field(default_factory=list)
-    #: Nodes to be released once nobody is on them.
-    leaving: frozenset[str] = frozenset()
+    seen: list[tuple[float, float]]
+    #: Nodes to be released once no job is on them.
+    leaving: frozenset[str]
+
+    @classmethod
+    def of(cls, view: Snapshot) -> _Memory:
+        kept = view.memo.get(_MEMO, {})
+        return cls([(at, utility) for at, utility in kept.get("seen", ())], frozenset(kept.get("leaving", ())))
+
+    def memo(self) -> Memo:
+        return {_MEMO: {"seen": [list(each) for each in self.seen], "leaving": sorted(self.leaving)}}
 
     def note(self, now: float, utility: float, *, window_s: float) -> None:
         while len(self.seen) > 1 and self.seen[1][0] + window_s <= now:
             del self.seen[0]
-        self.seen.append((now, utility))
+        if not self.seen or self.seen[-1][1] != utility:  # it goes on as it was: nothing to add
+            self.seen.append((now, utility))
 
     def mean(self, now: float, window_s: float) -> float:
         """Over the last so many seconds; NaN if we know of fewer."""
@@ -107,9 +121,6 @@ class Autoscale:
     release_after_s: float = 300.0
     #: As the inner policy says.
     adapts: str = field(init=False, repr=False, compare=False)
-    #: The inner policy again, for what-ifs: they must not become part of its memories.
-    _twin: Policy = field(init=False, repr=False, compare=False)
-    _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
     _appraiser: Appraiser = field(default_factory=Appraiser, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -120,21 +131,18 @@ class Autoscale:
         for name in ("patience_s", "release_after_s"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise InvalidSpec(f"autoscale: {name} is {getattr(self, name)}; expected a positive number of seconds")
-        inner = self.inner
-        object.__setattr__(self, "adapts", getattr(inner, "adapts", "nothing"))
-        twin = replace(inner) if is_dataclass(inner) and not isinstance(inner, type) else inner
-        object.__setattr__(self, "_twin", twin)
+        object.__setattr__(self, "adapts", getattr(self.inner, "adapts", "nothing"))
 
     @property
     def needs(self) -> frozenset[Capability]:
         return needs_of(self.inner) | {Capability.RENTING}
 
     def plan(self, view: Snapshot) -> Plan:
-        memory, stock = self._memory, _stock(view)
+        memory, stock = _Memory.of(view), _stock(view)
         existing = stock.there | view.coming
         wanted = existing - memory.leaving | stock.pinned
         fewest, most = self._bounds(stock)
-        if self._is_time(view.now):
+        if self._is_time(memory, view.now):
             wanted = self._wanted(view, stock)
             memory.seen.clear()
         elif not fewest <= len(wanted) <= most:  # nodes fail and return
@@ -149,20 +157,20 @@ class Autoscale:
         return replace(
             plan,
             nodes=frozenset(view.nodes) - view.released - leaving | wanted,
-            review_at=min(plan.review_at, self._review_at(view.now) if may_change else math.inf),
+            review_at=min(plan.review_at, self._review_at(memory, view.now) if may_change else math.inf),
+            memo={**plan.memo, **memory.memo()},
         )
 
     def _bounds(self, stock: _Stock) -> tuple[int, int]:
         fewest = max(min(self.least, len(stock.order)), len(stock.pinned))
         return fewest, max(fewest, len(stock.order) if self.most is None else min(self.most, len(stock.order)))
 
-    def _is_time(self, now: float) -> bool:
-        mean = self._memory.mean
-        return mean(now, self.patience_s) > self.high or mean(now, self.release_after_s) < self.low
+    def _is_time(self, memory: _Memory, now: float) -> bool:
+        return memory.mean(now, self.patience_s) > self.high or memory.mean(now, self.release_after_s) < self.low
 
-    def _review_at(self, now: float) -> float:
+    def _review_at(self, memory: _Memory, now: float) -> float:
         """When utility will have been too low or too high for long enough, if it stays as it is."""
-        seen = self._memory.seen
+        seen = memory.seen
         if self.low <= seen[-1][1] <= self.high:
             return math.inf
         is_low = seen[-1][1] < self.low
@@ -183,7 +191,7 @@ class Autoscale:
         def trial(count: int) -> _Trial:
             if count not in tried:
                 there = frozenset(stock.order[:count])
-                allocations = self._twin.plan(_imagined(view, stock, there)).allocations
+                allocations = self.inner.plan(_imagined(view, stock, there)).allocations
                 tried[count] = _Trial(allocations, self._speedups(view, allocations), _gpus(view, there))
             return tried[count]
 

@@ -17,6 +17,7 @@ from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Allocation
 from fairlead.policies.gpu_speeds import Speeds, believed_speeds
 from fairlead.policies.placing import Room
+from fairlead.policies.upgrade import upgrade
 
 Indices = NDArray[np.int64]
 
@@ -82,12 +83,13 @@ def _fitting(
 
 
 def run_first(
-    view: Snapshot, order_J: Indices, *, speeds: Speeds | None = None
+    view: Snapshot, order_J: Indices, *, speeds: Speeds | None = None, left_s_J: Floats | None = None
 ) -> tuple[dict[str, Allocation], Indices]:
     """The jobs that come first run, as many as fit, skipping those that don't; the others lose their GPUs.
 
-    Jobs that must not be preempted come before everyone else. Whoever runs already stays where it is. Also returns
-    the chosen jobs, in order. `speeds` as in `start_waiting`.
+    Jobs that must not be preempted come before all others. A job that runs stays where it is; but with
+    `left_s_J`, the seconds that each job is taken to have left, it moves to a faster GPU type with room if that saves
+    it more than a start takes (`upgrade`). Also returns the chosen jobs, in order. `speeds` as in `start_waiting`.
     """
     columns = view.columns
     held_J = columns.held_J
@@ -116,6 +118,13 @@ def run_first(
         allocation = room.take(gpus, (type_of[job],) if type_of else types)
         assert allocation is not None, "there was room when it was chosen"
         allocations[ids[job]] = allocation
+    if type_of and left_s_J is not None:
+        speeds = speeds or believed_speeds(view)
+        upgrade(view, room, allocations, chosen.tolist(), speeds=speeds, left_s_J=left_s_J)
+        waits_J = np.array([job for job in order_J if ids[job] not in allocations], dtype=np.int64)
+        more = dict(_fitting(view, room, waits_J, skip=True, speeds=speeds))  # what the moves left
+        allocations |= {ids[job]: allocation for job, allocation in more.items()}
+        chosen = np.concatenate([chosen, np.array(list(more), dtype=np.int64)])
     return allocations, chosen
 
 

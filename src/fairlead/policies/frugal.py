@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
+from fairlead.core.memo import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Observation, Phase, Plan, Reason
 from fairlead.core.wording import counted
@@ -37,20 +38,33 @@ _IN_PLACE = (Phase.RUNNING, Phase.RESCALING)
 _TOLERANCE = 1e-6
 
 
-@dataclass(slots=True)
-class _Memory:
-    """What a snapshot does not say. If it is lost, sizes that were given up may be tried once more."""
+#: The key of its memory in `Snapshot.memo`.
+_MEMO = "frugal"
 
-    #: By job and size: the most steps measured there without a change.
-    steps: dict[str, dict[_Size, int]] = field(default_factory=dict)
+
+class _Memory:
+    """The most steps measured at each size without a change, by job: what a snapshot does not say."""
+
+    def __init__(self, view: Snapshot) -> None:
+        kept: Memo = view.memo.get(_MEMO, {})
+        self._steps = {job_id: dict(steps) for job_id, steps in kept.items() if job_id in view.jobs}
 
     def note(self, job_id: str, size: _Size, steps: int) -> None:
-        known = self.steps.setdefault(job_id, {})
-        known[size] = max(steps, known.get(size, 0))
+        known = self._steps.setdefault(job_id, {})
+        known[_key(size)] = max(steps, known.get(_key(size), 0))
 
-    def forget_all_but(self, view: Snapshot) -> None:
-        for job_id in [job_id for job_id in self.steps if job_id not in view.jobs]:
-            del self.steps[job_id]
+    def steps(self, job_id: str, size: _Size) -> int:
+        found: int = self._steps.get(job_id, {}).get(_key(size), 0)
+        return found
+
+    def memo(self) -> Memo:
+        return {_MEMO: self._steps} if self._steps else {}
+
+
+def _key(size: _Size) -> str:
+    """As JSON has keys: `4 x a100`."""
+    gpu_type, gpus = size
+    return f"{gpus} x {gpu_type}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +99,6 @@ class Frugal:
     review_s: float = 15.0
     #: As the inner policy says.
     adapts: str = field(init=False, repr=False, compare=False)
-    _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.step < 1:
@@ -101,46 +114,31 @@ class Frugal:
 
     def plan(self, view: Snapshot) -> Plan:
         elastic = [job for job in view.jobs.values() if job.spec.least < job.spec.most]
-        decisions = {job.id: self._decide(view, job) for job in elastic}
-        self._memory.forget_all_but(view)
+        memory = _Memory(view)
+        decisions = {job.id: self._decide(view, job, memory) for job in elastic}
         plan = self.inner.plan(_limited(view, decisions))
         reviews = [self._review_at(view, job, plan.allocations.get(job.id, NOTHING)) for job in elastic]
         reasons = Reasons(view, lambda job: _explained(plan.reasons[job.id], job, decisions.get(job.id)))
-        return replace(plan, reasons=reasons, review_at=min([plan.review_at, *reviews]))
+        memo = {**plan.memo, **memory.memo()}
+        return replace(plan, reasons=reasons, review_at=min([plan.review_at, *reviews]), memo=memo)
 
     def _search(self, job: Job) -> Search:
         spec = job.spec
         return Search(spec.least, spec.most, self.step, spec.gpus, ScalingEfficiency(self.threshold))
 
-    def _decide(self, view: Snapshot, job: Job) -> Decision:
+    def _decide(self, view: Snapshot, job: Job, memory: _Memory) -> Decision:
         """The most GPUs it should have now."""
         search, held = self._search(job), job.allocation.total
         steps = _steps_here(view, job)
         if steps is not None:
-            self._memory.note(job.id, (_type(view, job), held), steps)
-        seen = self._seen(view, job)
+            memory.note(job.id, (_type(view, job), held), steps)
+        seen = _seen(view, job, memory)
         if held:
             situation = Situation(changing=job.phase in _CHANGING)
             return search.next_size(_Reported(seen, held, steps or 0), held, situation)
         # Who waits may have what it should have had next.
         last = seen[-1].size if seen else job.spec.gpus
         return search.next_size(_Reported(seen, last, search.every_steps), last, Situation())
-
-    def _seen(self, view: Snapshot, job: Job) -> list[Seen]:
-        """All sizes it told of on GPUs of its type, smallest first."""
-        gpu_type, best = _type(view, job), dict[int, Observation]()
-        reported: dict[int, int] = {}
-        for new in job.belief.observations:
-            if new.gpu_type != gpu_type or new.step_s == 0.0:
-                continue
-            reported[new.gpus] = reported.get(new.gpus, 0) + new.steps
-            if new.gpus not in best or _throughput(new) > _throughput(best[new.gpus]):
-                best[new.gpus] = new
-        known = self._memory.steps.get(job.id, {})
-        return [
-            Seen(size, _throughput(each), each.step_s, max(reported[size], known.get((gpu_type, size), 0)))
-            for size, each in sorted(best.items())
-        ]
 
     def _review_at(self, view: Snapshot, job: Job, planned: Allocation) -> float:
         """When it will have been measured for long enough to decide, or else begin to train, if all goes as before."""
@@ -159,6 +157,22 @@ class Frugal:
         else:  # one more than is wanted: the first after a change is not measured
             known_at = job.since + (wanted + 1) * _here(view, job)[0].step_s
         return known_at if known_at > view.now else unknown_at
+
+
+def _seen(view: Snapshot, job: Job, memory: _Memory) -> list[Seen]:
+    """All sizes it told of on GPUs of its type, smallest first."""
+    gpu_type, best = _type(view, job), dict[int, Observation]()
+    reported: dict[int, int] = {}
+    for new in job.belief.observations:
+        if new.gpu_type != gpu_type or new.step_s == 0.0:
+            continue
+        reported[new.gpus] = reported.get(new.gpus, 0) + new.steps
+        if new.gpus not in best or _throughput(new) > _throughput(best[new.gpus]):
+            best[new.gpus] = new
+    return [
+        Seen(size, _throughput(each), each.step_s, max(reported[size], memory.steps(job.id, (gpu_type, size))))
+        for size, each in sorted(best.items())
+    ]
 
 
 def _type(view: Snapshot, job: Job) -> str:

@@ -78,13 +78,13 @@ def drawn_speeds(view: Snapshot, seed: int) -> Speeds:
     gpu_types = view.node_columns.gpu_types
 
     def of(job_id: str) -> SpeedOn:
-        drawn = {name: _draw(seed, job_id, place) for place, name in enumerate(gpu_types)}
+        drawn = {name: draw(seed, job_id, place) for place, name in enumerate(gpu_types)}
         return lambda gpu_type, _: drawn[gpu_type]
 
     return of
 
 
-def _draw(seed: int, job_id: str, place: int) -> int:
+def draw(seed: int, job_id: str, place: int) -> int:
     """A number below 2**64 that looks random, and is the same on every machine: FNV-1a, mixed as in splitmix64."""
     mixed = 0xCBF29CE484222325
     for byte in f"{seed} {place} {job_id}".encode():

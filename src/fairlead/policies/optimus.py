@@ -23,7 +23,7 @@ import numpy as np
 
 from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.snapshot import Snapshot, StepOracle
+from fairlead.core.snapshot import Snapshot, StepTimes
 from fairlead.core.types import Allocation, Job, Plan
 from fairlead.policies.gpu_speeds import stated_speeds
 from fairlead.policies.placing import realise
@@ -39,6 +39,8 @@ class Optimus:
     needs: ClassVar[frozenset[Capability]] = frozenset({Capability.ORACLE})
     #: Jobs may change their number of GPUs, and nothing else.
     adapts: ClassVar[str] = "gpus"
+    #: Seconds between decisions that it is made for: between them it never asks to look again.
+    period_s: ClassVar[float] = 60.0
 
     def plan(self, view: Snapshot) -> Plan:
         oracle = _oracle(view)
@@ -56,7 +58,7 @@ class Optimus:
 # -- how many --------------------------------------------------------------------------------------------------------
 
 
-def _share_out(view: Snapshot, oracle: StepOracle, jobs: Sequence[Job], size_N: Ints) -> dict[str, Counts]:
+def _share_out(view: Snapshot, oracle: StepTimes, jobs: Sequence[Job], size_N: Ints) -> dict[str, Counts]:
     """Where the jobs of one GPU type go, on nodes that have `size_N` GPUs to give."""
     row = {name: place for place, name in enumerate(view.node_columns.ids)}
     held = {job.id: {row[node]: mask.bit_count() for node, mask in job.allocation.masks} for job in jobs}
@@ -78,7 +80,7 @@ def _left(size_N: Ints, taken: Iterable[Counts]) -> Ints:
     return free_N
 
 
-def _sizes(oracle: StepOracle, jobs: Sequence[Job], room: int) -> dict[str, int]:
+def _sizes(oracle: StepTimes, jobs: Sequence[Job], room: int) -> dict[str, int]:
     """GPUs for each job that gets any: the fewest it needs, then one at a time by what it gains. Ties go by arrival."""
     gpus: dict[str, int] = {}
     gains: list[tuple[float, int]] = []
@@ -99,7 +101,7 @@ def _sizes(oracle: StepOracle, jobs: Sequence[Job], room: int) -> dict[str, int]
     return gpus
 
 
-def _gain(oracle: StepOracle, job: Job, gpus: int, steps: float) -> float:
+def _gain(oracle: StepTimes, job: Job, gpus: int, steps: float) -> float:
     """Seconds that one GPU more would save; 0 if the job cannot use it."""
     if gpus >= job.spec.most:
         return 0.0
@@ -139,7 +141,7 @@ class _Proportional:
         return self._view.jobs[job_id].spec.gpus / gpus
 
 
-def _oracle(view: Snapshot) -> StepOracle:
+def _oracle(view: Snapshot) -> StepTimes:
     if view.step_oracle is not None:
         return view.step_oracle
     if view.oracle is None:

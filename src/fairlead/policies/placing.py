@@ -40,6 +40,10 @@ class Room:
         """The most GPUs one job that accepts these types could get: they are never mixed."""
         return max((self._free.get(t, 0) for t in types or self._types), default=0)
 
+    def span(self, gpus: int, gpu_type: str) -> int:
+        """Nodes on which a job would get so many GPUs of a type that has as many free."""
+        return len(self._nodes_for(gpus, gpu_type))
+
     def take(self, gpus: int, types: tuple[str, ...] = (), speed: SpeedOn = equal_speeds) -> Allocation | None:
         """So many GPUs of one accepted type, on the fewest nodes; None if there are not enough.
 

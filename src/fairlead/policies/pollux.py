@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class Pollux:
     """Goodput relative to the fair share, by the power mean over all jobs."""
 
     adapts = "batch"
+    #: Seconds between decisions that it is made for: between them it never asks to look again.
+    period_s: ClassVar[float] = 60.0
 
     #: Exponent of the power mean: the more negative, the fairer.
     p: float = -1.0

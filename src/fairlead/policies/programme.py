@@ -5,13 +5,13 @@ Legend: J jobs, T GPU types, S sizes (0 GPUs first), V binary variables, R rows 
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.policies.arranging import STAY
+from fairlead.policies.linear_program import LinearProgram, NoSolution, Optimum
 from fairlead.policies.sizing import Costs, Sizing
 
 Floats = NDArray[np.float64]
@@ -48,16 +48,15 @@ def programmed(costs: Costs, *, time_limit_s: float | None = None, most_nodes: i
         return Sizing(type_J, size_J, programme.waiting, prices)
     size = float(np.abs(programme.cost_V).sum())
     gap = CLOSE_ENOUGH * costs.share_of(size) / max(size, 1e-300)
-    found = _solve(programme, jobs, gap, {"time_limit": time_limit_s, "node_limit": most_nodes})
-    if found.x is None or found.status not in (0, 1):  # 1: a limit was reached
+    try:
+        found = _solve(programme, jobs, gap, time_limit_s, most_nodes)
+    except NoSolution:
         return None
-    chosen = np.flatnonzero(found.x > 0.5)
+    chosen = np.flatnonzero(found.values_V > 0.5)
     type_J[programme.job_V[chosen]] = programme.type_V[chosen]
     size_J[programme.job_V[chosen]] = programme.size_V[chosen]
     reached = programme.waiting + float(programme.cost_V[chosen].sum())
-    dual = found.mip_dual_bound
-    bound = -math.inf if dual is None or math.isnan(dual) else programme.waiting + float(dual)
-    return Sizing(type_J, size_J, min(bound, reached), prices)
+    return Sizing(type_J, size_J, min(programme.waiting + found.bound, reached), prices)
 
 
 def _build(costs: Costs) -> _Programme:
@@ -79,19 +78,15 @@ def _build(costs: Costs) -> _Programme:
     )
 
 
-def _solve(programme: _Programme, jobs: int, gap: float, limits: dict[str, float | None]) -> Any:
-    from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and many runs never need it
-    from scipy.sparse import coo_array
-
-    variables = np.arange(len(programme.cost_V))
-    weights = np.concatenate([np.ones(len(variables)), programme.gpus_V])
-    rows = np.concatenate([programme.job_V, jobs + programme.type_V])
-    matrix = coo_array((weights, (rows, np.tile(variables, 2))), shape=(len(programme.low_R), len(variables)))
-    given = {name: limit for name, limit in limits.items() if limit is not None}
-    return milp(
-        programme.cost_V,
-        integrality=np.ones(len(variables)),
-        bounds=Bounds(0.0, 1.0),
-        constraints=LinearConstraint(matrix.tocsr(), programme.low_R, programme.high_R),
-        options={**given, "mip_rel_gap": gap},
+def _solve(programme: _Programme, jobs: int, gap: float, time_limit_s: float | None, most_nodes: int | None) -> Optimum:
+    program = LinearProgram("sizes and types of jobs")
+    variables = program.variables(len(programme.cost_V), cost=programme.cost_V, high=1.0, integer=True)
+    program.rows(
+        np.concatenate([programme.job_V, jobs + programme.type_V]),
+        np.tile(variables, 2),
+        np.concatenate([np.ones(len(variables)), programme.gpus_V]),
+        count=len(programme.low_R),
+        low=programme.low_R,
+        high=programme.high_R,
     )
+    return program.solve(time_limit_s=time_limit_s, node_limit=most_nodes, gap=gap)

@@ -18,6 +18,7 @@ from fairlead.core.types import Plan
 from fairlead.policies.filling import run_first
 from fairlead.policies.gpu_speeds import Speeds, check_gpu_type, speeds_by
 from fairlead.policies.reasons import queued_reasons
+from fairlead.policies.upgrade import left_as_run
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class FewestGpus:
 
     def plan(self, view: Snapshot) -> Plan:
         speeds = speeds_by(self.gpu_type, self.seed, view)
-        return _ranked(view, view.columns.gpus_J, "fewest GPUs first", speeds)
+        left_s_J = left_as_run(view) if self.gpu_type == "fastest" else None
+        return _ranked(view, view.columns.gpus_J, "fewest GPUs first", speeds, left_s_J)
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class ShortestRemainingTimeOracle:
         check_gpu_type("srtf", self.gpu_type, self.seed)
 
     def plan(self, view: Snapshot) -> Plan:
-        speeds = speeds_by(self.gpu_type, self.seed, view)
-        return _ranked(view, _remaining_s(view, "srtf"), "shortest remaining time first", speeds)
+        left_s_J, speeds = _remaining_s(view, "srtf"), speeds_by(self.gpu_type, self.seed, view)
+        moves = self.gpu_type == "fastest"
+        return _ranked(view, left_s_J, "shortest remaining time first", speeds, left_s_J if moves else None)
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,14 @@ class ShortestRemainingGpuTimeOracle:
         check_gpu_type("srtf-gpu", self.gpu_type, self.seed)
 
     def plan(self, view: Snapshot) -> Plan:
-        remaining = _remaining_s(view, "srtf-gpu") * view.columns.gpus_J
-        speeds = speeds_by(self.gpu_type, self.seed, view)
-        return _ranked(view, remaining, "shortest remaining GPU-time first", speeds)
+        left_s_J, speeds = _remaining_s(view, "srtf-gpu"), speeds_by(self.gpu_type, self.seed, view)
+        rank_J, moves = left_s_J * view.columns.gpus_J, self.gpu_type == "fastest"
+        return _ranked(view, rank_J, "shortest remaining GPU-time first", speeds, left_s_J if moves else None)
 
 
-def _ranked(view: Snapshot, rank_J: Floats, rule: str, speeds: Speeds) -> Plan:
+def _ranked(view: Snapshot, rank_J: Floats, rule: str, speeds: Speeds, left_s_J: Floats | None) -> Plan:
     order_J = np.argsort(rank_J, kind="stable")
-    allocations, _ = run_first(view, order_J, speeds=speeds)
+    allocations, _ = run_first(view, order_J, speeds=speeds, left_s_J=left_s_J)
     reasons = queued_reasons(
         view, allocations, rule, order=lambda: [view.columns.ids[job] for job in order_J], preempts=True
     )

@@ -54,6 +54,10 @@ def served_reasons(view: Snapshot, allocations: Mapping[str, Allocation], discip
         if allocation is None:
             return waits.reason(job)
         verb, gpus = "keeps" if job.allocation == allocation else "gets", allocation.total
+        on, was = (view.nodes[each.nodes[0]].gpu_type if each else "" for each in (allocation, job.allocation))
+        if was and was != on:
+            text = f"moves from {was} to {counted(gpus, 'GPU')} of type {on}: {allocation}"
+            return Reason(PLACED, text, {"gpus": gpus})
         return Reason(PLACED, f"{verb} {counted(gpus, 'GPU')}: {allocation}", {"gpus": gpus})
 
     return Reasons(view, explain)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,8 @@ class Sia:
     """Goodput relative to each job's slowest choice, over GPU types and numbers of GPUs at once."""
 
     adapts = "batch"
+    #: Seconds between decisions that it is made for: between them it never asks to look again.
+    period_s: ClassVar[float] = 60.0
 
     #: Exponent of the utility: the more negative, the more the worst off count. Not 0.
     p: float = -0.5

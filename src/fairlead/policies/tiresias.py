@@ -18,20 +18,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.memo import Memo
 from fairlead.core.snapshot import Columns, Floats, Snapshot
 from fairlead.core.types import Allocation, Job, Plan, Reason
 from fairlead.policies.filling import Indices, all_fit, run_first
 from fairlead.policies.gpu_speeds import check_gpu_type, speeds_by
 from fairlead.policies.reasons import Reasons, queued_reasons
 from fairlead.policies.spreading import spread
+from fairlead.policies.upgrade import left_as_run
 
 #: Service is compared with thresholds to this precision, so that rounding does not make a job almost fall for ever.
 _TOLERANCE_GPU_S = 1e-3
+
+#: The key of its memory in `Snapshot.memo`.
+_MEMO = "tiresias"
 
 _CHOICES = {"within": ("running", "entry"), "service": ("run", "held"), "placing": ("tight", "spread")}
 
@@ -55,11 +60,6 @@ class Tiresias:
     gpu_type: str = "fastest"
     #: Of that draw.
     seed: int = 0
-    #: Service forgiven at a promotion. If this memory is lost, promotions are.
-    _forgiven: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-    #: With `entry`, the queue each job was last seen in and its turn there. If this memory is lost, turns are taken
-    #: anew in order of arrival.
-    _entered: dict[str, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in zip(self.thresholds, self.thresholds[1:], strict=False))
@@ -73,45 +73,36 @@ class Tiresias:
                 raise InvalidSpec(f"tiresias: {option} is {getattr(self, option)!r}; expected {' or '.join(allowed)}")
 
     def plan(self, view: Snapshot) -> Plan:
-        everyone = all_fit(view) if self.within == "running" and self.placing == "tight" else None
-        if everyone is not None:  # then it does not matter who is in which queue
-            return Plan(everyone, self._reasons(view, everyone, None))
+        memory = _Memory.of(view)
+        upgrades = self.gpu_type == "fastest" and len(view.node_columns.gpu_types) > 1
+        orderless = self.within == "running" and self.placing == "tight" and not upgrades
+        everyone = all_fit(view) if orderless else None
+        if everyone is not None:  # then it does not matter which job is in which queue
+            return Plan(everyone, self._reasons(view, everyone, None, memory.forgiven), memo=memory.memo())
         columns = view.columns
-        service_J = self._remembered(view) if self.promote else self._service(view)
+        service_J = self._promoted(view, memory.forgiven) if self.promote else self._service(view)
         limits = self._limits
         queue_J = self._queue(service_J)
         if self.within == "entry":
-            order_J = self._in_turn(columns, queue_J)
+            memory.entered, order_J = _in_turn(columns, queue_J, memory.entered)
         else:
             order_J = _order(columns, queue_J, service_J - limits[queue_J], view.now)
-        allocations, chosen = run_first(view, order_J, speeds=speeds_by(self.gpu_type, self.seed, view))
+        speeds = speeds_by(self.gpu_type, self.seed, view)
+        left_s_J = left_as_run(view) if upgrades else None
+        allocations, chosen = run_first(view, order_J, speeds=speeds, left_s_J=left_s_J)
         if self.placing == "spread":
             allocations = spread(view, allocations, [columns.ids[job] for job in chosen])
         fall_in_s = (limits[queue_J[chosen] + 1] - service_J[chosen]) / columns.gpus_J[chosen]
         review_at = view.now + float(fall_in_s.min(initial=math.inf))
         if self.promote:
             review_at = min(review_at, float(self._promotion_at(columns, service_J, queue_J).min(initial=math.inf)))
-        return Plan(allocations, self._reasons(view, allocations, order_J), review_at=review_at)
+        reasons = self._reasons(view, allocations, order_J, memory.forgiven)
+        return Plan(allocations, reasons, review_at=review_at, memo=memory.memo())
 
     def _service(self, view: Snapshot) -> Floats:
         if self.service == "held":
             return np.array([job.held_at(view.now) for job in view.jobs.values()])
         return view.columns.service_gpu_s_J
-
-    def _in_turn(self, columns: Columns, queue_J: Indices) -> Indices:
-        """By queue, and within it by when each job was first seen there; those seen at once in order of arrival."""
-        turn = max((turn for _, turn in self._entered.values()), default=0)
-        entered: dict[str, tuple[int, int]] = {}
-        for job_id, queue in zip(columns.ids, queue_J.tolist(), strict=True):
-            before = self._entered.get(job_id)
-            if before is None or before[0] != queue:
-                turn += 1
-                before = queue, turn
-            entered[job_id] = before
-        self._entered.clear()
-        self._entered.update(entered)
-        turn_J = np.array([turn for _, turn in entered.values()], dtype=np.int64)
-        return np.lexsort((turn_J, queue_J))
 
     @property
     def _limits(self) -> Floats:
@@ -120,10 +111,15 @@ class Tiresias:
     def _queue(self, service: Floats) -> Indices:
         return np.searchsorted(self._limits, service + _TOLERANCE_GPU_S, side="right") - 1
 
-    def _reasons(self, view: Snapshot, allocations: Mapping[str, Allocation], order_J: Indices | None) -> Reasons:
+    def _reasons(
+        self,
+        view: Snapshot,
+        allocations: Mapping[str, Allocation],
+        order_J: Indices | None,
+        forgiven: Mapping[str, float],
+    ) -> Reasons:
         order = None if order_J is None else lambda: [view.columns.ids[job] for job in order_J]
         reasons = queued_reasons(view, allocations, "least attained service first", order=order, preempts=True)
-        forgiven = self._forgiven.copy()  # as of now: a reason may be read later
 
         def explain(job: Job) -> Reason:
             had = job.held_at(view.now) if self.service == "held" else job.service_at(view.now)
@@ -135,18 +131,16 @@ class Tiresias:
 
         return Reasons(view, explain)
 
-    def _remembered(self, view: Snapshot) -> Floats:
-        """Service since the last promotion, promoting whoever has waited long enough."""
+    def _promoted(self, view: Snapshot, forgiven: dict[str, float]) -> Floats:
+        """Service since the last promotion. Promotes every job that has waited long enough, and notes it."""
         columns = view.columns
-        for job_id in self._forgiven.keys() - view.jobs.keys():
-            del self._forgiven[job_id]
         had_J = self._service(view)
         service_J = had_J.copy()
-        if self._forgiven:
-            service_J -= np.array([self._forgiven.get(job_id, 0.0) for job_id in columns.ids])
+        if forgiven:
+            service_J -= np.array([forgiven.get(job_id, 0.0) for job_id in columns.ids])
         promoted = self._promotion_at(columns, service_J, self._queue(service_J)) <= view.now + _TOLERANCE_GPU_S
         for job in np.flatnonzero(promoted):
-            self._forgiven[columns.ids[job]] = float(had_J[job])
+            forgiven[columns.ids[job]] = float(had_J[job])
         service_J[promoted] = 0.0
         return service_J
 
@@ -155,6 +149,45 @@ class Tiresias:
         waits_J = (columns.held_J == 0) & (queue_J > 0)
         waited_at: Floats = columns.last_ran_at_J + self.promote * service_J / columns.gpus_J
         return np.where(waits_J, waited_at, math.inf)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What a snapshot does not say of its jobs; part of `Plan.memo`."""
+
+    #: GPU-seconds of service forgiven at a job's last promotion.
+    forgiven: dict[str, float]
+    #: With `entry`: the queue that a job was last seen in, and its turn there.
+    entered: dict[str, list[int]]
+
+    @classmethod
+    def of(cls, view: Snapshot) -> _Memory:
+        kept = view.memo.get(_MEMO, {})
+        forgiven, entered = kept.get("forgiven", {}), kept.get("entered", {})
+        return cls(
+            {job_id: gpu_s for job_id, gpu_s in forgiven.items() if job_id in view.jobs},
+            {job_id: seen for job_id, seen in entered.items() if job_id in view.jobs},
+        )
+
+    def memo(self) -> Memo:
+        kept = {"forgiven": self.forgiven, "entered": self.entered}
+        return {_MEMO: {name: found for name, found in kept.items() if found}} if any(kept.values()) else {}
+
+
+def _in_turn(
+    columns: Columns, queue_J: Indices, before: Mapping[str, list[int]]
+) -> tuple[dict[str, list[int]], Indices]:
+    """By queue, and within it by when each job was first seen there; those seen at once in order of arrival."""
+    turn = max((turn for _, turn in before.values()), default=0)
+    entered: dict[str, list[int]] = {}
+    for job_id, queue in zip(columns.ids, queue_J.tolist(), strict=True):
+        seen = before.get(job_id)
+        if seen is None or seen[0] != queue:
+            turn += 1
+            seen = [queue, turn]
+        entered[job_id] = seen
+    turn_J = np.array([turn for _, turn in entered.values()], dtype=np.int64)
+    return entered, np.lexsort((turn_J, queue_J))
 
 
 def _order(columns: Columns, queue_J: Indices, over_gpu_s_J: Floats, now: float) -> Indices:

@@ -44,8 +44,15 @@ class Discipline:
     strict: bool = False
     #: Each job is first served the fewest GPUs it can run on, and not what it asked for.
     resizes: bool = False
+    #: What ends the hold of a job from which nothing may be taken before, such as "the round ends in 90 s".
+    until: str = ""
+    #: Whether a job can run on a GPU type that it accepts; None if it can on each.
+    suits: Callable[[Job, str], bool] | None = None
     #: Why a job for which enough GPUs are free may not pass those ahead of it, and the numbers of that; may be empty.
     bar: Callable[[Job], tuple[str, Mapping[str, float]]] | None = None
+
+    def takes(self, job: Job, gpu_type: str) -> bool:
+        return accepts(job, gpu_type) and (self.suits is None or self.suits(job, gpu_type))
 
     def needs(self, job: Job) -> int:
         """GPUs that a job which holds nothing is served at first."""
@@ -157,7 +164,7 @@ class Waits:
 
     def most(self, job: Job) -> tuple[int, int]:
         """GPUs of one type that the job accepts, on open nodes: the most there are, and the most that are free."""
-        types = [gpu_type for gpu_type in self._total if accepts(job, gpu_type)]
+        types = [gpu_type for gpu_type in self._total if self._discipline.takes(job, gpu_type)]
         return (
             max((self._total[gpu_type] for gpu_type in types), default=0),
             max((self._free[gpu_type] for gpu_type in types), default=0),
@@ -195,13 +202,13 @@ class Waits:
     def _ahead(self, job: Job) -> list[Job]:
         """Jobs that hold and get nothing, come earlier, and could have GPUs that the job waits for."""
         mine = self._place.get(job.id, -1)
-        types = [gpu_type for gpu_type in self._total if accepts(job, gpu_type)]
+        types = [gpu_type for gpu_type in self._total if self._discipline.takes(job, gpu_type)]
         return [
             other
             for job_id, place in self._place.items()
             if place < mine and job_id not in self._allocations and (other := self._view.jobs.get(job_id)) is not None
             if self._discipline.strict
-            or any(accepts(other, t) and self._discipline.needs(other) <= self._total[t] for t in types)
+            or any(self._discipline.takes(other, t) and self._discipline.needs(other) <= self._total[t] for t in types)
         ]
 
     def _queue(self, ahead: Sequence[Job]) -> str:
@@ -244,7 +251,7 @@ class Waits:
         """Jobs without which it would have enough: of the type where they end soonest, and as few as are enough."""
         best: tuple[float, int, list[Holder]] | None = None
         for gpu_type, total in self._total.items():
-            if not accepts(job, gpu_type) or total < needs:
+            if not self._discipline.takes(job, gpu_type) or total < needs:
                 continue
             there = self._at_its_turn(job, gpu_type)
             lacking = needs - (total - sum(holder.counts for holder in there))
@@ -284,6 +291,8 @@ class Waits:
         if holder.is_ahead:
             floor = f", cannot run on fewer than {job.spec.least}" if discipline.resizes else ""
             return f"{named(job)} holds {holder.gpus}{floor} and goes first ({discipline.rule})"
+        if discipline.until and not is_bound(job):
+            return f"{named(job)} holds {holder.gpus} until it ends, or {discipline.until}"
         if discipline.preempts:
             return held_until(self._view, job, holder.gpus, because=rigid or "must not be stopped")
         because = rigid or "this policy neither preempts nor shrinks it"

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.backends.machine import CAN
+from fairlead.backends.machine import CAN, parse_nodes, read_speeds
 from fairlead.core.capability import require
+from fairlead.core.cluster_notation import NodeGroup
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.hints import did_you_mean
 from fairlead.core.loop import Cadence, Policy
@@ -86,14 +87,21 @@ class ServerKeys:
     rate: float = key(300.0, number(above=0.0))
 
 
+def _nodes(value: str) -> None:
+    if value:
+        parse_nodes(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterKeys:
     """What there is to share."""
 
     #: All GPUs of this machine, or its CPU cores if it has none, if left out.
     gpus: int | None = key(None, whole(1, 2**16))
-    #: As 2x4: the GPUs as so many nodes of so many each.
-    nodes: str = key("", text(r"|[1-9]\d{0,4}x[1-9]\d{0,4}", "nodes and the GPUs of each, such as 2x4"))
+    #: As 2x4: the GPUs as so many nodes of so many each. As fast=1x2,slow=1x2@50%: CPU slots as GPUs of these types.
+    nodes: str = key("", checked(_nodes, "nodes and the GPUs of each, such as 2x4 or fast=1x2,slow=1x2@50%"))
+    #: As fast=1,slow=0.5: what policies are told of these types; nothing, if empty.
+    speeds: str = key("", text(r"[^\0]*", "speeds of GPU types, such as fast=1,slow=0.5"))
     #: Of one GPU; that of a node is as many times as much as it has.
     price_per_hour: float = key(0.0, number())
 
@@ -359,12 +367,20 @@ class _Reading:
 
     def check_together(self) -> None:
         gpus, nodes = self.values.get("cluster.gpus"), self.values.get("cluster.nodes")
-        if gpus is None or not nodes:
-            return
-        count, each = map(int, nodes.split("x"))
-        if count * each != gpus:
-            told = f"cluster.nodes is {nodes}, which are {count * each} GPUs, but cluster.gpus is {gpus}; leave one out"
+        there = sum(group.nodes * group.gpus for group in parse_nodes(nodes)) if nodes else gpus
+        if gpus is not None and there != gpus:
+            told = f"cluster.nodes is {nodes}, which are {there} GPUs, but cluster.gpus is {gpus}; leave one out"
             self.complain("cluster.nodes", told, self.origins["cluster.nodes"])
+        if speeds := self.values.get("cluster.speeds"):
+            self._check_speeds(speeds, parse_nodes(nodes) if nodes else ())
+
+    def _check_speeds(self, speeds: str, groups: Sequence[NodeGroup]) -> None:
+        try:
+            if not any(group.gpu_type for group in groups):
+                raise InvalidSpec("cluster.speeds needs GPU types; name them, as in nodes = 'fast=1x2,slow=1x2@50%'")
+            read_speeds(speeds, groups)
+        except InvalidSpec as error:
+            self.complain("cluster.speeds", str(error), self.origins["cluster.speeds"])
 
 
 def load(
@@ -385,7 +401,7 @@ def load(
     reading.read_environment(env)
     flags = dict(flags or {})
     if flags.get("cluster.gpus") is not None or flags.get("cluster.nodes") is not None:
-        for name in ("cluster.gpus", "cluster.nodes"):  # one option says all of it
+        for name in ("cluster.gpus", "cluster.nodes", "cluster.speeds"):  # one option says all of it
             reading.values.pop(name, None)
             reading.origins.pop(name, None)
     reading.read_flags(flags)

@@ -38,7 +38,7 @@ from fairlead.core.messages import (
     Stop,
 )
 from fairlead.core.state import State
-from fairlead.core.types import Job, JobSpec, Phase
+from fairlead.core.types import Job, JobSpec, Node, Phase
 from fairlead.core.usage import HALF_LIFE_S
 from fairlead.policies.middleware import Queue, receipt, standard
 from fairlead.server.clerk import Clerk
@@ -178,10 +178,8 @@ class Controller:
             if node.healthy and (node.id not in present or _differs(node, present[node.id])):
                 self.backend.end_those_on(node.id, state.live.values())
                 events.append(NodeLost(now, node.id))
-        for node in present.values():
-            known = state.nodes.get(node.id)
-            if known is None or not known.healthy or _differs(node, known):
-                events.append(NodeJoined(now, node))
+        joining = (_as_it_joins(node, state.nodes.get(node.id)) for node in present.values())
+        events += [NodeJoined(now, node) for node in joining if node != state.nodes.get(node.id)]
         for node_id, gpus in self.backend.outside().items():
             if gpus or (node_id in state.nodes and state.nodes[node_id].outside):
                 events.append(OutsidersSeen(now, node_id, gpus))
@@ -401,5 +399,13 @@ def _running(jobs: Iterable[Job]) -> list[Job]:
     return [job for job in jobs if job.phase is not Phase.PENDING and not job.phase.final]
 
 
-def _differs(node: Any, other: Any) -> bool:
-    return (node.gpus, node.gpu_type) != (other.gpus, other.gpu_type)
+def _as_it_joins(node: Node, before: Node | None) -> Node:
+    """What is stated of a node may have changed; whether it drains, and which outsiders are on it, has not."""
+    if before is None or not before.healthy or _differs(node, before):
+        return node
+    return replace(before, price_per_hour=node.price_per_hour, speed=node.speed)
+
+
+def _differs(node: Node, other: Node) -> bool:
+    """So much that no job there can go on. Its labels say how fast it is."""
+    return (node.gpus, node.gpu_type, node.labels) != (other.gpus, other.gpu_type, other.labels)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, bindparam, delete, exists, func, insert, literal, select
 
 from fairlead.core.errors import BackendError, InvalidSpec
-from fairlead.core.messages import COMMANDS, Message, decode
+from fairlead.core.messages import Message, decode
 from fairlead.core.state import State
 from fairlead.journal import checksum, entry, to_json
 from fairlead.server.gently import gently
@@ -290,10 +290,7 @@ def recover(
     after, state = (0, make_state()) if snapshot is None else (snapshot[0], load(snapshot[1]))
     last, count = store.last_seq(), 0
     for count, (_, message) in enumerate(store.read(after), 1):
-        if isinstance(message, COMMANDS):
-            state.issue(message)  # type: ignore[arg-type]  # COMMANDS is the union as a tuple
-        else:
-            state.apply(message)  # type: ignore[arg-type]
+        state.replay(message)
         if progress is not None and count % 1000 == 0:
             progress(count, last - after)
     if progress is not None:

@@ -61,6 +61,8 @@ def task_of(row: JobRow, command: Start, job: Job, *, machine: Machine, root: Pa
         time_limit_s=None if limit_s is None else max(0.0, limit_s - job.run_at(command.at)),
         nice=rules.nice,
         cpus=machine.cpus,
+        gpu_types={node.id: node.gpu_type for node in machine.nodes},
+        cpu_shares=machine.cpu_shares,
     )
 
 

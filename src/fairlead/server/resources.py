@@ -237,7 +237,9 @@ def most_gpus(nodes: Iterable[Node], gpu_types: Iterable[str] = ()) -> int:
 
 def outcome_of(job: Job) -> dict[str, Any]:
     """How a job ended, for the store. Measurements are in the journal, and would be most of it."""
-    encoded: dict[str, Any] = codec.encode(replace(job, belief=replace(job.belief, observations=())))
+    encoded: dict[str, Any] = codec.encode(
+        replace(job, belief=replace(job.belief, observations=(), packed=(), speeds=()))
+    )
     return encoded
 
 
@@ -285,6 +287,7 @@ def node_resource(node: Node, held: Mapping[str, list[int]]) -> dict[str, Any]:
         "draining": node.draining,
         "drain_by": node.drain_by,
         "price_per_hour": node.price_per_hour,
+        "speed": node.speed,
         "labels": dict(node.labels),
         "jobs": dict(held),
     }

@@ -104,8 +104,12 @@ class Plane:
 
     def _start_loop(self) -> None:
         config = self._config
+        keys = config.cluster
         machine = describe(
-            gpus=config.cluster.gpus, nodes=config.cluster.nodes or None, price_per_hour=config.cluster.price_per_hour
+            gpus=keys.gpus,
+            nodes=keys.nodes or None,
+            price_per_hour=keys.price_per_hour,
+            speeds=keys.speeds or None,
         )
         options = control_options(config)
         url = config.database_url(self._directory.path)
@@ -116,7 +120,7 @@ class Plane:
         self.controller = controller = Controller(store, machine, self._directory.jobs, options)
         controller.start()
         note_run(self._directory, store, found)
-        self.notices += [found.pair.notice] * bool(found.pair.notice) + controller.notices
+        self.notices += [*filter(None, (machine.notice, found.pair.notice)), *controller.notices]
         auth = Auth(store)
         self._token = settle_owner(self._directory, store, auth)
         rules = Rules(options.make_policy, Cadence.parse(options.cadence))

@@ -69,7 +69,7 @@ class SteadyPolicy:
                 log.exception("the policy failed; everybody stays where they are until it does not")
             self.complaint = repr(error)
             kept = Reason("policy-error", f"the policy failed ({error!r}), so everybody stays where they are")
-            plan = Plan(dict(view.allocations), dict.fromkeys(view.jobs, kept), packed=_sharing(view))
+            plan = Plan(dict(view.allocations), dict.fromkeys(view.jobs, kept), packed=_sharing(view), memo=view.memo)
         view.columns, view.node_columns  # noqa: B018  # made now: other threads may not look at the state's own tables
         self.view, self.last = view, plan
         self.decisions, self.took_s = self.decisions + 1, time.perf_counter() - began

@@ -22,6 +22,7 @@ from fairlead.core.messages import (
     NodeLost,
     OutsidersSeen,
     Release,
+    Remember,
     Rent,
     Resize,
     Start,
@@ -101,6 +102,8 @@ def sentence(message: Message) -> str:  # noqa: C901  # one case for each messag
             return f"node {node_id} is asked for"
         case Release(node=node_id):
             return f"node {node_id} is given back"
+        case Remember():
+            return "the policy noted what its next decision needs"
         case Tick():
             return "time passed"
 

@@ -13,6 +13,7 @@ from fairlead.core.loop import Policy
 from fairlead.core.types import Batch
 from fairlead.sim.applications import Fixed, GoodputTruth
 from fairlead.sim.measured import PINNED_GPUS, MeasuredTruth
+from fairlead.sim.regimes import RegimeTruth
 from fairlead.sim.sia_profile import PipelineProfile
 from fairlead.sim.traces.record import TraceJob
 from fairlead.sim.truth import Truth
@@ -67,6 +68,9 @@ def freedom(
     batch = _requested(job, truth) if batch_limit == "requested" and isinstance(truth, TunedTruth) else bounds
     rigid = job.gpus_min == job.gpus == job.gpus_max and job.adapts != "gpus"  # that comes with its own range
     least = _least(truth, gpu_types)
+    if adapt != "nothing" and rigid and isinstance(truth, RegimeTruth):
+        low, high = truth.gpu_range(gpu_types)
+        return Freedom(job.gpus, min(low, job.gpus), max(min(high, room), job.gpus), batch)
     if adapt == "nothing" or not rigid or not isinstance(truth, MeasuredTruth | TunedTruth | GoodputTruth):
         gpus = max(job.gpus, least)
         return Freedom(gpus, max(job.gpus_min, least), max(job.gpus_max, gpus), batch)

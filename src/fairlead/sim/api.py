@@ -7,13 +7,16 @@ is a keyword of the name it has in `Experiment`.
 from __future__ import annotations
 
 import copy
+import difflib
+import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from fairlead.core.errors import FairleadError, InvalidSpec
+from fairlead.core.hints import did_you_mean
 from fairlead.core.loop import Policy
 from fairlead.sim import job_table
 from fairlead.sim.cluster import Cluster
@@ -79,6 +82,7 @@ def simulate(
     **options: Unpack[Options],
 ) -> Result:
     """Replay a trace under one policy, in this process. Without a load, jobs arrive as in the trace."""
+    _check_names(options, simulate, compare)
     experiment, inputs = _setup(_Given(_trace(trace), _cluster(cluster), options), None, policy, seed=seed, load=load)
     return run_experiment(experiment, inputs=inputs)
 
@@ -102,6 +106,7 @@ def compare(
     workers: processes. 1 is this one, and what is taken where a policy is an object; else as many as there are cores.
     cache: find runs that were done before, and keep those that are done now, as `fairlead compare` does.
     """
+    _check_names(options, compare, simulate)
     given, named = _Given(_trace(trace), _cluster(cluster), options), _named(policies)
     seeds, loads = list(seeds), list(loads)
     pairs = [
@@ -173,6 +178,27 @@ class _Given:
     trace: Trace
     cluster: Cluster | None
     options: Options
+
+
+#: What the calls here make of their own arguments.
+_OF_CALLS = ("trace", "format", "policy", "cluster", "seed", "load")
+
+
+def _check_names(options: Mapping[str, object], called: Callable[..., object], other: Callable[..., object]) -> None:
+    """Raise InvalidSpec for a keyword that `called` does not have, though `other` may."""
+    known = [field.name for field in fields(Experiment) if field.name not in _OF_CALLS]
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is None:
+        return
+    own, theirs = (list(inspect.signature(each).parameters)[:-1] for each in (called, other))
+    if unknown == "format":
+        raise InvalidSpec(f"{called.__name__} has no option 'format': give it read_trace(path, format)")
+    close = difflib.get_close_matches(unknown, theirs, n=1)
+    if close and not difflib.get_close_matches(unknown, [*known, *own]):
+        hint = f"; did you mean {close[0]!r}? That is an option of fairlead.{other.__name__}"
+    else:
+        hint = did_you_mean(unknown, [*known, *own])
+    raise InvalidSpec(f"{called.__name__} has no option {unknown!r}{hint}")
 
 
 def _trace(trace: AnyTrace) -> Trace:

@@ -22,7 +22,7 @@ from fairlead.goodput.efficiency import efficiency
 from fairlead.goodput.throughput import ThroughputParams, grad_time, step_time, update_time
 from fairlead.goodput.tune import best_batch
 from fairlead.sim.alone import RunAlone, consolidated
-from fairlead.sim.truth import PACKED_SPEED, Pace, Setting
+from fairlead.sim.truth import PACKED_SPEED, Pace, Setting, packed_observation
 
 #: The type the parameters were fitted on; also what a cluster with any other type is taken to have.
 DEFAULT_TYPE = "t4"
@@ -139,8 +139,8 @@ class GoodputTruth:
         regime = min(bisect_right(self.app.ends, setting.progress), self.app.regimes - 1)
         pace = _pace_alone(self, regime, nodes, gpus, setting.gpu_type)
         if setting.packed_with:
-            # A profiler can tell that it is not alone, and leaves such steps out.
-            return replace(pace, speed=PACKED_SPEED * pace.speed, observation=None)
+            seen = packed_observation(setting, pace.observation, PACKED_SPEED)
+            return replace(pace, speed=PACKED_SPEED * pace.speed, observation=seen)
         return pace
 
     @cached_property

@@ -54,7 +54,7 @@ class Attempt:
         self.version += 1
         known = self.learned
         self.learned = known.after(pace)
-        if self.learned.observations is not known.observations:
+        if self.learned.observations is not known.observations or self.learned.packed is not known.packed:
             self.untold = pace.observation
         return self.learned is not known
 
@@ -130,5 +130,5 @@ class Underway:
             settled_at=now,
             saved_progress=self.progress,
             saved_at=now,
-            learned=Learned(known.belief.observations, known.belief.noise_scale),
+            learned=Learned(known.belief.observations, known.belief.noise_scale, known.belief.packed),
         )

@@ -15,6 +15,7 @@ from typing import Any
 
 from fairlead.core.capability import EVERYTHING
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.learning import MODEL
 from fairlead.core.messages import (
     Command,
     Event,
@@ -202,6 +203,11 @@ class SimBackend:
         job, progress = self.whereabouts(job_id)
         return job.truth.remaining_s(progress)
 
+    @property
+    def unfinished(self) -> int:
+        """Jobs that have not ended, those to come included."""
+        return len(self._jobs)
+
     def whereabouts(self, job_id: str) -> tuple[SimJob, float]:
         """A job that has not ended, and its true progress now; for oracles."""
         job = self._jobs[job_id]
@@ -333,7 +339,10 @@ class SimBackend:
             self._fruitless = 0
             self._outbox.append(JobExited(self.now, job.id, job.attempt))
             return
+        batch = job.pace.batch
         self._repace(job)
+        if job.pace is not None and job.pace.batch != batch:
+            self._disturb(self._mates(job))  # what a job leaves to those beside it depends on its batch
 
     def _enter(self, job: Attempt) -> None:
         """Begin to make progress on its GPUs, which may slow others down."""
@@ -413,8 +422,17 @@ class SimBackend:
             self._later(max(0.0, job.saved_at + every_s - self.now), _CHECKPOINT, job)
 
     def _setting(self, job: Attempt) -> Setting:
-        packed_with = tuple(self._present[mate].job.truth for mate in sorted(self._mates(job)))
-        return Setting(job.progress, job.allocation, self._gpu_type(job), packed_with, job.learned)
+        where = (job.progress, job.allocation, self._gpu_type(job))
+        mates = [self._present[mate] for mate in sorted(self._mates(job))]
+        if not mates:
+            return Setting(*where, learned=job.learned)
+        return Setting(
+            *where,
+            packed_with=tuple(mate.job.truth for mate in mates),
+            learned=job.learned,
+            packed_progress=tuple(mate.progress_at(self.now) for mate in mates),
+            packed_models=tuple(sorted(mate.job.spec.labels.get(MODEL, "") for mate in mates)),
+        )
 
     def _gpu_type(self, job: Attempt) -> str:
         return self._nodes[job.allocation.shares[0][0]].gpu_type

@@ -15,7 +15,7 @@ from enum import StrEnum
 from statistics import median
 
 from fairlead.core.learning import MODEL, informed
-from fairlead.core.types import Belief, Job, JobSpec, Node, Observation, Phase, Speed
+from fairlead.core.types import Belief, Job, JobSpec, Node, Observation, PackedShare, Phase, Speed
 from fairlead.goodput.evidence import batch_of, fits_on, seen_on
 from fairlead.goodput.fit import fit_many
 from fairlead.goodput.throughput import ThroughputParams, grad_time, step_time, update_time
@@ -122,6 +122,8 @@ class BelievedTruth:
     #: Where `remaining_s` takes it to run.
     reference: Place
     noise_scale: float | None = None
+    #: What its model keeps of its speed beside others.
+    shares: tuple[PackedShare, ...] = ()
     #: The standard deviation of the logarithm of its speed.
     sigma: float = 0.0
     #: Times the speed that is believed: another draw of what may be.
@@ -157,12 +159,18 @@ class BelievedTruth:
         place = (setting.gpu_type, len(setting.allocation.shares), setting.allocation.total)
         speed = self.speed(place)
         if setting.packed_with:
-            return Pace(speed=PACKED_SPEED * speed, until=1.0)
+            return Pace(speed=self.packed_share(place, setting.partners) * speed, until=1.0)
         if not self.scaling.modelled:
             return Pace(speed=speed, until=1.0)
         found = self.scaling.at(place)
         until = min(1.0, (math.floor(setting.progress * REPORTS + 1e-6) + 1) / REPORTS)
         return Pace(speed, until, found.batch, self.noise_scale, found.observation)
+
+    def packed_share(self, place: Place, partners: tuple[str, ...]) -> float:
+        """Of its speed alone, as its model was seen beside these; at another number of GPUs if not at this one."""
+        near = [each for each in self.shares if each.gpu_type == place[0] and each.partners == partners]
+        here = [each for each in near if (each.nodes, each.gpus) == place[1:]]
+        return (here or near)[-1].share if near else PACKED_SPEED
 
     def remaining_s(self, progress: float) -> float:
         return (1.0 - progress) / self.speed(self.reference)
@@ -199,7 +207,7 @@ class Believer:
             anchor, basis = None, Basis.UNKNOWN
         spread = max(LEAST_SPREAD, SPREAD / math.sqrt(1.0 + 3.0 * steps / STEPS))
         return BelievedTruth(
-            job.spec, scaling, anchor, basis, reference, belief.noise_scale, sigma=spread / _NINE_IN_TEN
+            job.spec, scaling, anchor, basis, reference, belief.noise_scale, belief.shares, sigma=spread / _NINE_IN_TEN
         )
 
     def retold(self, job: Job) -> BelievedTruth:

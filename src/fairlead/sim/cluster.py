@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from fairlead.core.cluster_notation import parse_groups
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.hints import did_you_mean
 from fairlead.core.types import Node
 from fairlead.sim.traces.record import TraceNode
-
-_PART = re.compile(r"(?:(?P<type>[^=,@\s]+)=)?(?P<nodes>\d{1,6})x(?P<gpus>\d{1,4})(?:@(?P<price>\d+(?:\.\d+)?))?")
-
 
 #: The GPU type of a node for which none is named.
 UNNAMED = "gpu"
@@ -21,13 +17,15 @@ UNNAMED = "gpu"
 
 def parse_cluster(text: str) -> tuple[Node, ...]:
     """Nodes from parts `[TYPE=]NODESxGPUS[@PRICE]` separated by commas; the price is per GPU and hour."""
-    parts = []
-    for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
-        if match is None or int(match["nodes"]) < 1 or int(match["gpus"]) < 1:
-            raise InvalidSpec(f"cluster {text!r}: cannot read {part.strip()!r}; expected 16x4 or v100=3x4,k80=3x4")
-        gpus = int(match["gpus"])
-        parts += [(match["type"] or UNNAMED, gpus, float(match["price"] or 0.0) * gpus)] * int(match["nodes"])
+    parts: list[tuple[str, int, float]] = []
+    for group in parse_groups(text, subject=f"cluster {text!r}", example="16x4 or v100=3x4,k80=3x4"):
+        if group.cpu_share is not None:
+            raise InvalidSpec(
+                f"cluster {text!r}: a CPU share is for processes, as in `fairlead up --nodes {text}`; in a simulation, "
+                f"state speeds, as in --speeds {group.gpu_type or UNNAMED}={group.cpu_share:g}"
+            )
+        price = (group.price_per_hour or 0.0) * group.gpus
+        parts += [(group.gpu_type or UNNAMED, group.gpus, price)] * group.nodes
     width = len(str(len(parts) - 1))
     return tuple(
         Node(f"n{place:0{width}d}", gpus, gpu_type, price_per_hour=price)
@@ -44,29 +42,6 @@ def nodes_of_four(gpus: int) -> tuple[Node, ...]:
 def nodes_of(trace_nodes: Sequence[TraceNode]) -> tuple[Node, ...]:
     """The machines a trace ran on."""
     return tuple(Node(node.id, node.gpus, node.gpu_type) for node in trace_nodes)
-
-
-_SPEED = re.compile(r"(?P<type>[^=,@\s]+)=(?P<speed>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+)")
-
-
-def parse_speeds(text: str, gpu_types: Sequence[str]) -> dict[str, float]:
-    """Speeds of a cluster's GPU types from `a100=2,k80=0.3`; each of them has to be named, and no other."""
-    speeds: dict[str, float] = {}
-    example = ",".join(f"{name}=1" for name in gpu_types)
-    for part in text.split(","):
-        match = _SPEED.fullmatch(part.strip())
-        if match is None or not 0.0 < float(match["speed"]) < float("inf"):
-            wanted = f"TYPE=SPEED with a speed above 0, as in {example}"
-            raise InvalidSpec(f"--speeds {text!r}: cannot read {part.strip()!r}; expected {wanted}")
-        if match["type"] in speeds:
-            raise InvalidSpec(f"--speeds {text!r} has GPU type {match['type']!r} twice; state it once")
-        if match["type"] not in gpu_types:
-            hint = did_you_mean(match["type"], gpu_types)
-            raise InvalidSpec(f"--speeds {text!r}: the cluster has no GPU type {match['type']!r}{hint}")
-        speeds[match["type"]] = float(match["speed"])
-    if missing := [name for name in gpu_types if name not in speeds]:
-        raise InvalidSpec(f"--speeds {text!r} lacks {', '.join(missing)}; state every GPU type, as in {example}")
-    return speeds
 
 
 @dataclass(frozen=True, init=False)

@@ -20,6 +20,7 @@ from fairlead.core.types import Belief, JobSpec, Node
 from fairlead.plugins import make_policy
 from fairlead.sim.adapting import Freedom, adapts, asked_gpus, freedom, narrower
 from fairlead.sim.alone import consolidated
+from fairlead.sim.cadence_note import notes_on_cadence
 from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of, parse_cluster
 from fairlead.sim.costs import CostModel, Costs
@@ -147,7 +148,8 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
     for node in nodes:
         node_gpus[node.gpu_type] = max(node.gpus, node_gpus.get(node.gpu_type, 0))
     jobs, total, paces = [], _gpus_by_type(nodes), []
-    adapt = adapts(experiment.adapt, inputs.policy_of(experiment))
+    policy = inputs.policy_of(experiment)
+    adapt = adapts(experiment.adapt, policy)
     fitting = list(_fitting(trace.jobs, nodes, experiment.oversized))
     for job in fitting:
         may = narrower(adapt, job)
@@ -155,14 +157,8 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
         pace = _pace_by_type(job, truth, node_gpus, may)
         gpu_types = _usable_types(job, pace)
         paces.append(pace)
-        free = freedom(
-            job,
-            truth,
-            adapt=may,
-            room=_room(total, gpu_types),
-            gpu_types=gpu_types or tuple(node_gpus),
-            batch_limit=experiment.batch_limit,
-        )
+        room, known = _room(total, gpu_types), gpu_types or tuple(node_gpus)
+        free = freedom(job, truth, adapt=may, room=room, gpu_types=known, batch_limit=experiment.batch_limit)
         sim_job = _cast(job, truth, gpu_types, free, _costs_of(job, costs, experiment))
         if job.estimate_s is None:
             estimate_s = _promise(sim_job.spec.estimate_s, job.id, experiment)
@@ -172,9 +168,10 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
         jobs.append(sim_job)
     if not jobs:
         raise InvalidSpec(f"{trace.source} has no jobs to simulate")
-    check_speeds_apply(experiment.speeds, jobs)
+    demands = list(demands_of(jobs).values())
+    check_speeds_apply(experiment.speeds, demands)
     if experiment.load is not None:
-        factor = _factor(experiment.load, jobs, nodes)
+        factor = _factor(experiment.load, demands, nodes)
         trace = reshape.scale_arrivals(trace, factor)
         jobs = [_moved(job, job.submit_at / factor) for job in jobs]
     _check_window(experiment.window, jobs)
@@ -187,7 +184,11 @@ def prepare(experiment: Experiment, inputs: Inputs = NAMED) -> World:
         left_out={**trace.skipped, **({"larger than the cluster": dropped} if dropped else {})},
         clipped=sum(job.gpus < asked[job.id] for job in fitting),
         failing=_failing(experiment),
-        notes=(*notes_on_speeds(experiment.speeds, jobs, nodes), *_notes_on_costs(experiment, fitting)),
+        notes=(
+            *notes_on_speeds(experiment.speeds, demands, nodes),
+            *_notes_on_costs(experiment, fitting),
+            *notes_on_cadence(experiment.policy, policy, experiment.cadence),
+        ),
         lore=one_gpu_lore(jobs, tuple(node_gpus)) if experiment.foreknown == "one-gpu" else {},
     )
 
@@ -241,9 +242,9 @@ def demands_of(jobs: Sequence[SimJob]) -> dict[str, Demand]:
     return {job.spec.id: Demand(job.spec.gpus, job.spec.gpu_types, job.truth, job.submit_at) for job in jobs}
 
 
-def _factor(load: float, jobs: Sequence[SimJob], nodes: Sequence[Node]) -> float:
+def _factor(load: float, jobs: Sequence[Demand], nodes: Sequence[Node]) -> float:
     """How many times as fast jobs have to arrive to offer this load."""
-    offered = Yardstick(nodes).load(list(demands_of(jobs).values()))
+    offered = Yardstick(nodes).load(jobs)
     if not offered:
         what = "all its jobs arrive at once" if offered is None else "its jobs have nothing to do"
         raise InvalidSpec(f"a load of {load:g} cannot be offered by this trace: {what}; leave --load out")

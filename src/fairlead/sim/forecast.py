@@ -206,6 +206,7 @@ def _facts(view: Snapshot, live: Mapping[str, Job]) -> Facts:
         half_life_s=view.ledger.half_life_s,
         keep_finished=None,
         lore=view.lore,
+        memo=view.memo,
     )
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from fairlead.core.cluster_notation import parse_speeds
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.node_order import in_order
 from fairlead.core.types import Node
-from fairlead.sim.cluster import parse_speeds
+from fairlead.sim.offered_load import Demand
 from fairlead.sim.truth import FixedDuration
-from fairlead.sim.world import SimJob
 
 #: By GPU type.
 Speeds = Mapping[str, float]
@@ -48,7 +48,7 @@ def _benchmark(gpu_types: set[str], jobs: Iterable[Speeds]) -> Speeds:
     return {name: median(found) for name, found in ratios.items() if found}
 
 
-def check_speeds_apply(text: str | None, jobs: Sequence[SimJob]) -> None:
+def check_speeds_apply(text: str | None, jobs: Iterable[Demand]) -> None:
     """Raise InvalidSpec if the user states speeds and no job goes by them."""
     if text is not None and not any(isinstance(job.truth, FixedDuration) for job in jobs):
         raise InvalidSpec(
@@ -57,14 +57,13 @@ def check_speeds_apply(text: str | None, jobs: Sequence[SimJob]) -> None:
         )
 
 
-def notes_on_speeds(text: str | None, jobs: Sequence[SimJob], nodes: Sequence[Node]) -> tuple[str, ...]:
+def notes_on_speeds(text: str | None, jobs: Sequence[Demand], nodes: Sequence[Node]) -> tuple[str, ...]:
     """What to tell of a trace of plain durations on several GPU types: that it knows no speeds."""
     gpu_types = sorted({node.gpu_type for node in nodes})
     if text is not None or len(gpu_types) < 2:
         return ()
     plain = sum(
-        isinstance(job.truth, FixedDuration)
-        and sum(name in (job.spec.gpu_types or gpu_types) for name in gpu_types) > 1
+        isinstance(job.truth, FixedDuration) and sum(name in (job.gpu_types or gpu_types) for name in gpu_types) > 1
         for job in jobs
     )
     if not plain:

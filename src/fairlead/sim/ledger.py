@@ -37,6 +37,7 @@ from fairlead.core.messages import (
     NodeLost,
     OutsidersSeen,
     Release,
+    Remember,
     Rent,
     Resize,
     Start,
@@ -96,8 +97,8 @@ class Ledger:
             NodeJoined: self._join,
             NodeLost: self._lose,
             Release: self._lose,
-            Rent: lambda _: None,
-            **dict.fromkeys((JobHeld, JobPinned, JobReprioritised, NodeDrained, OutsidersSeen, Tick), lambda _: None),
+            **dict.fromkeys((JobHeld, JobPinned, JobReprioritised, NodeDrained, OutsidersSeen), lambda _: None),
+            **dict.fromkeys((Rent, Remember, Tick), lambda _: None),
             **dict.fromkeys((JobStarted, JobReported, JobRescaled, JobStopped, JobExited), self._follow),
         }
 

@@ -37,7 +37,7 @@ from fairlead.sim.surface import Surface
 from fairlead.sim.traces.files import read_text
 from fairlead.sim.traces.record import InvalidTrace
 from fairlead.sim.traces.table import Row, read_table
-from fairlead.sim.truth import PACKED_SPEED, Pace, Setting
+from fairlead.sim.truth import PACKED_SPEED, Pace, Setting, packed_observation
 
 Floats = NDArray[np.float64]
 
@@ -112,8 +112,8 @@ class MeasuredProfile:
         epoch = self.epoch(setting.progress)
         pace = _pace_alone(self, placement, epoch, setting.gpu_type, (per_gpu_batch, accumulation))
         if setting.packed_with:
-            # A profiler can tell that it is not alone, and leaves such steps out.
-            return replace(pace, speed=PACKED_SPEED * pace.speed, observation=None)
+            seen = packed_observation(setting, pace.observation, PACKED_SPEED)
+            return replace(pace, speed=PACKED_SPEED * pace.speed, observation=seen)
         return pace
 
     def bounds(self, placement: Placement) -> Batch:

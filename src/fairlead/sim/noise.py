@@ -14,6 +14,7 @@ import numpy as np
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import JobReported
+from fairlead.core.types import Observation
 
 #: The standard deviation of a logarithm: at 3, one draw in three is off by a factor of 20.
 MOST = 3.0
@@ -39,7 +40,7 @@ class ObservationNoise:
         observations = tuple(
             replace(each, step_s=each.step_s * factor, sync_s=each.sync_s * factor)
             for each in report.observations
-            for factor in (self._factor(report.job, repr(each.configuration)),)
+            for factor in (self._factor(report.job, _place(each)),)
         )
         noise_scale = report.noise_scale
         if noise_scale is not None:
@@ -48,6 +49,10 @@ class ObservationNoise:
 
     def _factor(self, job: str, what: str) -> float:
         return math.exp(self.sigma * standard_normal(self.seed, job, what) - self.sigma**2 / 2)
+
+
+def _place(seen: Observation) -> str:
+    return repr(seen.configuration) + (f" beside {seen.partners!r}" if seen.partners else "")
 
 
 def promised_s(true_s: float, *, error: float, seed: int, job: str) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from fairlead.core.learning import informed
-from fairlead.core.messages import COMMANDS, Command, Event, JobExited, JobReported, Message
+from fairlead.core.messages import JobExited, JobReported, Message
 from fairlead.core.state import State
 from fairlead.core.types import Belief, Job, JobSpec, Phase, Speed
 from fairlead.goodput.evidence import batch_of
@@ -75,15 +75,12 @@ def recorded_jobs(messages: Iterable[Message]) -> dict[str, Recording]:
     return {job_id: recording for job_id, recording in found.items() if recording is not None}
 
 
-def _follow(state: State, courses: dict[str, _Course], message: Command | Event) -> None:
+def _follow(state: State, courses: dict[str, _Course], message: Message) -> None:
     job_id = getattr(message, "job", None)
     job = None if job_id is None else state.job(job_id)
     if job is not None and not job.phase.final:
         courses.setdefault(job.id, _Course()).account(job, message.at, _place(state, job))
-    if isinstance(message, COMMANDS):
-        state.issue(message)  # type: ignore[arg-type]  # COMMANDS is the union as a tuple
-    else:
-        state.apply(message)  # type: ignore[arg-type]
+    state.replay(message)
     after = None if job is None else state.job(job.id)
     if job is None or after is None:
         return

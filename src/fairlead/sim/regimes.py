@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,10 +21,10 @@ from typing import Any
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Allocation
 from fairlead.sim.alone import RunAlone, consolidated
-from fairlead.sim.tables import UNSTATED, ThroughputTable, job_type, load_json, observed
+from fairlead.sim.tables import UNSTATED, Key, ThroughputTable, job_type, load_json, observed, packed_share
 from fairlead.sim.traces.record import InvalidTrace
 from fairlead.sim.traces.table import listed, shown
-from fairlead.sim.truth import PACKED_SPEED, Pace, Setting
+from fairlead.sim.truth import Pace, Setting
 
 #: Samples in an epoch as Shockwave counts them, which neither trace nor table tells: CIFAR-10, ImageNet (reduced by the
 #: authors), Multi30k, Wikitext-2 and ML-20M.
@@ -156,6 +156,13 @@ class RegimeTruth:
         keys = [(job_type(self.model, batch), self.gpus) for _, batch in self.schedule]
         return self.table.fastest(*keys, among=self.gpu_types)
 
+    def gpu_range(self, gpu_types: Sequence[str]) -> tuple[int, int]:
+        """The fewest and the most GPUs on which all its batch sizes were measured, whichever type it is given."""
+        names = [self.home if name == UNSTATED else self.table.named(name) for name in gpu_types] or [self.home]
+        types = {job_type(self.model, batch) for _, batch in self.schedule}
+        counts = [self.table.counts(name, each) for name in names for each in types]
+        return max(min(count, default=self.gpus) for count in counts), min(max(c, default=self.gpus) for c in counts)
+
     @property
     def total(self) -> float:
         return float(self.epochs)
@@ -164,6 +171,13 @@ class RegimeTruth:
     def firsts(self) -> tuple[int, ...]:
         return tuple(first for first, _ in self.schedule)
 
+    def key_at(self, progress: float) -> Key:
+        """How the table names the job in the regime that it is in."""
+        return job_type(self.model, self.batch_at(progress)), self.gpus
+
+    def batch_at(self, progress: float) -> int:
+        return self.schedule[bisect_right(self.firsts, progress) - 1][1]
+
     def pace(self, setting: Setting) -> Pace:
         regime = bisect_right(self.firsts, setting.progress) - 1
         batch = self.schedule[regime][1]
@@ -171,14 +185,12 @@ class RegimeTruth:
         gpu_type = self.home if setting.gpu_type == UNSTATED else self.table.named(setting.gpu_type)
         key = job_type(self.model, batch), setting.allocation.total
         entry = self.table.entry(gpu_type, key, nodes=len(setting.allocation.nodes))
+        entry = entry or self.table.between(gpu_type, key)
         if entry is None:
             return Pace(speed=0.0, until=until, batch=batch)
         steps_per_epoch = math.ceil(DATASETS[self.model] / batch)
-        # Packed speeds of a table are for a fixed pair of batch sizes, which these jobs are not.
-        share = PACKED_SPEED if setting.packed_with else 1.0
-        return Pace(
-            share * entry.alone / steps_per_epoch, until, batch, observation=observed(setting, batch, entry.alone)
-        )
+        speed = entry.alone * math.prod(packed_share(entry, *mate) for mate in setting.mates)
+        return Pace(speed / steps_per_epoch, until, batch, observation=observed(setting, batch, speed))
 
     @cached_property
     def alone(self) -> RunAlone:
@@ -191,3 +203,10 @@ class RegimeTruth:
 
     def remaining_s(self, progress: float) -> float:
         return self.alone.remaining_s(progress)
+
+    def batch_s(self) -> dict[int, float]:
+        """By each batch size of its schedule: seconds of all epochs at it, alone on the GPUs it asked for."""
+        return {
+            batch: self.epochs / self.pace(Setting(float(first), self.reference, self.home)).speed
+            for first, batch in self.schedule
+        }

@@ -46,7 +46,7 @@ from fairlead.sim.measured import (
     placement_of,
     read_profile,
 )
-from fairlead.sim.truth import PACKED_SPEED, Pace, Setting
+from fairlead.sim.truth import PACKED_SPEED, Pace, Setting, packed_observation
 
 #: Samples that each replica of a pipeline takes one after the other in each step; each is a micro-batch of its own.
 MICRO_BATCHES = 48
@@ -213,7 +213,7 @@ class PipelineProfile(SiaProfile):
             until=self.ends[epoch],
             batch=batch,
             noise_scale=noise_scale_of(initial, sqr, var),
-            observation=None if setting.packed_with else seen,
+            observation=packed_observation(setting, seen, PACKED_SPEED) if setting.packed_with else seen,
             tick_s=TICK_S,
         )
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import ast
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Allocation, Observation
@@ -67,6 +68,22 @@ class ThroughputTable:
                 return spread
         entry = self.entries[gpu_type].get(key)
         return entry if entry is not None and entry.alone > 0.0 else None
+
+    def counts(self, gpu_type: str, job: str) -> list[int]:
+        """Numbers of GPUs on which a job type was measured, ascending."""
+        rows = self.entries[gpu_type].items()
+        return sorted(gpus for (name, gpus), entry in rows if name == job and entry.alone > 0.0)
+
+    def between(self, gpu_type: str, key: Key) -> Entry | None:
+        """On a number of GPUs between two that were measured: the straight line. None outside of them."""
+        job, gpus = key
+        counts = self.counts(gpu_type, job)
+        if not counts or not counts[0] < gpus < counts[-1]:
+            return None
+        at = bisect_right(counts, gpus)
+        low, high = counts[at - 1], counts[at]
+        slow, fast = (self.entries[gpu_type][job, count].alone for count in (low, high))
+        return Entry(slow + (fast - slow) * (gpus - low) / (high - low))
 
     def named(self, gpu_type: str) -> str:
         """The table's name for a GPU type, whatever its case; InvalidSpec lists those it has."""
@@ -207,6 +224,9 @@ class TableTruth:
         """How the table names this job."""
         return job_type(self.model, self.batch), self.gpus
 
+    def key_at(self, progress: float) -> Key:
+        return self.key
+
     def pace(self, setting: Setting) -> Pace:
         key = self.key[0], setting.allocation.total
         nodes = len(setting.allocation.nodes)
@@ -214,8 +234,8 @@ class TableTruth:
         entry = self.table.entry(gpu_type, key, nodes=nodes)
         if entry is None:
             return Pace(speed=0.0, until=self.total)
-        speed = entry.alone * math.prod(packed_share(entry, mate) for mate in setting.packed_with)
-        return Pace(speed, self.total, self.batch, observation=observed(setting, self.batch, entry.alone))
+        speed = entry.alone * math.prod(packed_share(entry, *mate) for mate in setting.mates)
+        return Pace(speed, self.total, self.batch, observation=observed(setting, self.batch, speed))
 
     @cached_property
     def alone(self) -> RunAlone:
@@ -230,17 +250,26 @@ class TableTruth:
         return self.alone.remaining_s(progress)
 
 
-def packed_share(entry: Entry, mate: Truth) -> float:
+@runtime_checkable
+class Tabled(Protocol):
+    """A truth that a table has a name for."""
+
+    def key_at(self, progress: float) -> Key:
+        """How the table names the job while it is so far."""
+
+
+def packed_share(entry: Entry, mate: Truth, progress: float) -> float:
     """Share of its speed alone that a job keeps beside another: as the table says, or the usual where it does not."""
-    if isinstance(mate, TableTruth) and mate.key in entry.packed:
-        return entry.packed[mate.key] / entry.alone
+    if isinstance(mate, Tabled) and (key := mate.key_at(progress)) in entry.packed:
+        return entry.packed[key] / entry.alone
     return PACKED_SPEED
 
 
 def observed(setting: Setting, batch: int | None, steps_per_s: float) -> Observation | None:
-    """A step time as a profiler sees it; a table does not tell what part of it is averaging. None beside other jobs."""
-    if setting.packed_with:
+    """A step time as a profiler sees it; a table does not tell what part of it is averaging. None at speed 0."""
+    if steps_per_s <= 0.0:
         return None
-    gpus = setting.allocation.total
+    nodes, gpus = len(setting.allocation.nodes), setting.allocation.total
     per_gpu_batch = -(-(batch or gpus) // gpus)
-    return Observation(setting.gpu_type, len(setting.allocation.nodes), gpus, per_gpu_batch, 0, 1.0 / steps_per_s, 0.0)
+    step_s = 1.0 / steps_per_s
+    return Observation(setting.gpu_type, nodes, gpus, per_gpu_batch, 0, step_s, 0.0, partners=setting.partners)

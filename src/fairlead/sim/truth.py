@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from fairlead.core.errors import InvalidSpec
@@ -20,30 +20,39 @@ from fairlead.core.types import Allocation, Observation
 class Learned:
     """What a job has measured of itself, over all its attempts. Equal only to itself, and so quick to look up."""
 
-    #: One per GPU type, number of nodes, number of GPUs and per-GPU batch.
+    #: One per GPU type, number of nodes, number of GPUs and per-GPU batch, alone and beside each set of partners. What
+    #: was measured beside others is kept apart: a job tunes by what it does alone.
     observations: tuple[Observation, ...] = ()
     #: The last one measured.
     noise_scale: float | None = None
+    packed: tuple[Observation, ...] = ()
 
     def after(self, pace: Pace) -> Learned:
         """What it knows once it has trained at a pace; the same object if that taught nothing."""
-        known, new = self.observations, pace.observation
-        if new is not None:
-            place = _place(new)
-            old = next((old for old in known if _place(old) == place), None)
-            if old is None:
-                known = (*known, new)
-            elif old.configuration == new.configuration and old != new:  # it was measured anew
-                known = tuple(new if each is old else each for each in known)
+        new = pace.observation
+        known = self.observations if new is None or new.partners else _with(self.observations, new)
+        packed = _with(self.packed, new) if new is not None and new.partners else self.packed
         noise_scale = self.noise_scale if pace.noise_scale is None else pace.noise_scale
-        if known is self.observations and noise_scale == self.noise_scale:
+        if known is self.observations and packed is self.packed and noise_scale == self.noise_scale:
             return self
-        return Learned(known, noise_scale)
+        return Learned(known, noise_scale, packed)
 
 
-def _place(observation: Observation) -> tuple[str, int, int, int]:
+def _with(known: tuple[Observation, ...], new: Observation) -> tuple[Observation, ...]:
+    """The same object if the measurement is known."""
+    place = _place(new)
+    old = next((old for old in known if _place(old) == place), None)
+    if old is None:
+        return (*known, new)
+    if old.configuration == new.configuration and old != new:  # it was measured anew
+        return tuple(new if each is old else each for each in known)
+    return known
+
+
+def _place(observation: Observation) -> tuple[str, int, int, int, tuple[str, ...]]:
     """Without the accumulation: all micro-steps but the last are alike, so more of them teach nothing."""
-    return observation.gpu_type, observation.nodes, observation.gpus, observation.per_gpu_batch
+    gpu_type, nodes, gpus, per_gpu_batch, _ = observation.configuration
+    return gpu_type, nodes, gpus, per_gpu_batch, observation.partners
 
 
 NOTHING_LEARNED = Learned()
@@ -60,6 +69,20 @@ class Setting:
     packed_with: tuple[Truth, ...] = ()
     #: What the job may tune its batch by. The simulator keeps it, as it does the progress.
     learned: Learned = NOTHING_LEARNED
+    #: How far each of `packed_with` is, and what model each trains by its spec (sorted, so not in their order); empty
+    #: if unknown.
+    packed_progress: tuple[float, ...] = ()
+    packed_models: tuple[str, ...] = ()
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        """As an observation made here names them."""
+        return self.packed_models or ("",) * len(self.packed_with)
+
+    @property
+    def mates(self) -> tuple[tuple[Truth, float], ...]:
+        """The jobs packed on the same GPUs, and how far each is."""
+        return tuple(zip(self.packed_with, self.packed_progress or (0.0,) * len(self.packed_with), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +120,13 @@ class Truth(Protocol):
 
 #: Speed of each of two jobs that share GPUs, relative to running alone, where nothing better is known.
 PACKED_SPEED = 0.6
+
+
+def packed_observation(setting: Setting, alone: Observation | None, share: float) -> Observation | None:
+    """What a profiler measures beside other jobs, where the job keeps this share of its speed."""
+    if alone is None or share <= 0.0:
+        return None
+    return replace(alone, step_s=alone.step_s / share, sync_s=alone.sync_s / share, partners=setting.partners)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+import json
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from fairlead.core.capability import Capability, needs_of
 from fairlead.core.loop import Policy
-from fairlead.core.snapshot import Snapshot
+from fairlead.core.snapshot import Snapshot, TrueRates
 from fairlead.core.types import JobSpec, Node
 from fairlead.testing.contract import PolicyContractError, check_equal, decide
 from fairlead.testing.history import History, Step, histories
@@ -21,17 +22,20 @@ from fairlead.testing.workload import Workload, check_finishes, check_starvation
 def check_policy(policy: Policy, *, examples: int = 50) -> None:
     """Raise PolicyContractError, with the rule and the situation, unless the policy keeps the contract.
 
-    `policy` must be unused: fresh copies are made of it. `examples` random pasts are told to two copies, and a
-    quarter as many small workloads are simulated. The same call does the same every time.
+    `examples` random pasts are told to the policy, and every snapshot also to a fresh copy of it, as after a restart:
+    what it remembers must be in `Plan.memo`. A quarter as many small workloads are simulated. The same call does the
+    same every time.
     """
     _require_hypothesis()
     pristine = copy.deepcopy(policy)
 
     def check_views(views: Iterable[Snapshot]) -> None:
-        one, other = copy.deepcopy(pristine), copy.deepcopy(pristine)
+        one, memo = copy.deepcopy(pristine), dict[str, Any]()
         for view in views:
-            view = _with_oracle(policy, view)
-            check_equal(view, decide(one, view), decide(other, view, checks_purity=False))
+            view = replace(_with_oracle(policy, view), memo=memo)
+            plan = decide(one, view)
+            check_equal(view, plan, decide(copy.deepcopy(pristine), view, checks_purity=False))
+            memo = json.loads(json.dumps(plan.memo))
 
     def check_history(history: History) -> None:
         check_views(history.views())
@@ -80,7 +84,30 @@ _CORNERS = (
 def _with_oracle(policy: Policy, view: Snapshot) -> Snapshot:
     if Capability.ORACLE not in needs_of(policy):
         return view
-    return replace(view, oracle=lambda job_id: float(zlib.crc32(job_id.encode()) % 1000))
+    return replace(view, oracle=_made_up_s, step_oracle=_MadeUpTruth())
+
+
+def _made_up_s(job_id: str) -> float:
+    return float(zlib.crc32(job_id.encode()) % 1000)
+
+
+class _MadeUpTruth:
+    """True step times for snapshots of which there is no truth: a second of work each, and no GPU is faster."""
+
+    def steps_left(self, job_id: str) -> float:
+        return _made_up_s(job_id)
+
+    def step_s(self, _job_id: str, _gpus: int) -> float:
+        return 1.0
+
+    def rates(self, job_id: str, configurations: Sequence[tuple[str, int, int, tuple[str, ...]]]) -> TrueRates:
+        return TrueRates(tuple(1.0 / (1 + len(partners)) for *_, partners in configurations), _made_up_s(job_id), 1.0)
+
+    def batch_s(self, job_id: str) -> Mapping[int, float]:
+        return {1: _made_up_s(job_id)}
+
+    def workload(self, job_id: str) -> str:
+        return job_id
 
 
 def _for_all(strategy: Any, check: Callable[[Any], None], examples: int, *, shrink: bool) -> None:

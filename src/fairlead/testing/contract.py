@@ -25,7 +25,8 @@ RULES = {
     "nothing taken from a job that must not be preempted",
     "reasons": "every live job has a Reason with a code, a text and no NaN",
     "pure": "the snapshot is as it was when the plan is made",
-    "deterministic": "two fresh copies that see the same snapshots make equal plans, in equal order",
+    "deterministic": "a fresh copy that sees the same snapshot makes an equal plan, in equal order: what the policy "
+    "remembers is in Plan.memo, and nowhere else",
     "needs": "what its plans take is declared in needs: packing if jobs share a GPU, renting if it chooses the nodes",
     "review": "review_at is later than now, or infinite: the loop does not go back",
     "finishes": "every job that fits the cluster ends, after a reasonable number of decisions",
@@ -71,7 +72,7 @@ def decide(policy: Policy, view: Snapshot, *, checks_purity: bool = True) -> Pla
 
 
 def check_equal(view: Snapshot, one: Plan, other: Plan) -> None:
-    """Raise unless two copies of a policy decided the same."""
+    """Raise unless a policy and a fresh copy of it decided the same."""
     kinds: dict[str, Callable[[Plan], object]] = {
         "allocations": lambda plan: list(plan.allocations.items()),
         "reasons": lambda plan: {job_id: plan.reasons[job_id] for job_id in view.jobs},
@@ -79,10 +80,11 @@ def check_equal(view: Snapshot, one: Plan, other: Plan) -> None:
         "bound": lambda plan: plan.bound,
         "review_at": lambda plan: plan.review_at,
         "nodes": lambda plan: plan.nodes,
+        "memo": lambda plan: plan.memo,
     }
     for what, of in kinds.items():
         if of(one) != of(other):
-            problem = f"{what} differ between two copies: {_cut(of(one))} and {_cut(of(other))}"
+            problem = f"{what} differ between the policy and a fresh copy: {_cut(of(one))} and {_cut(of(other))}"
             raise PolicyContractError("deterministic", problem, view)
 
 
@@ -113,6 +115,7 @@ def _facts(view: Snapshot) -> dict[str, object]:
         "released": view.released,
         "coming": view.coming,
         "barred": repr(view.barred),
+        "memo": repr(view.memo),
     }
     for name in ("columns", "node_columns"):
         arrays = getattr(view, name)

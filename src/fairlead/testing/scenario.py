@@ -13,7 +13,6 @@ from typing import Any
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.loop import Policy
 from fairlead.core.messages import (
-    COMMANDS,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -101,10 +100,7 @@ def make_state(
     past.append(Tick(now))
     state = State()
     for message in sorted(past, key=lambda message: message.at):
-        if isinstance(message, COMMANDS):
-            state.issue(message)  # type: ignore[arg-type]  # COMMANDS is the union as a tuple
-        else:
-            state.apply(message)  # type: ignore[arg-type]
+        state.replay(message)
     return state
 
 

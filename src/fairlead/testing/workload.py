@@ -15,6 +15,7 @@ from fairlead.journal import MemoryJournal
 from fairlead.sim.backend import SimBackend
 from fairlead.sim.cluster import parse_cluster
 from fairlead.sim.costs import FREE, Costs
+from fairlead.sim.oracle import SimStepOracle
 from fairlead.sim.truth import FixedDuration
 from fairlead.sim.world import Outage, SimJob
 from fairlead.testing.contract import PolicyContractError, decide
@@ -53,22 +54,24 @@ def _trust(policy: Policy, view: Snapshot) -> Plan:
 class _Watched:
     """The policy in a simulation: its decisions are counted, and it is told the truth if it needs that."""
 
-    def __init__(self, policy: Policy, backend: SimBackend, decide: Decide, *, jobs: int) -> None:
+    def __init__(self, policy: Policy, backend: SimBackend, decide: Decide, workload: Workload) -> None:
         self._policy, self._backend, self._decide = policy, backend, decide
-        self._left = DECISIONS_PER_JOB * jobs
-        self._oracle = Capability.ORACLE in needs_of(policy)
+        self._left = DECISIONS_PER_JOB * len(workload.jobs)
+        self._oracle = SimStepOracle(backend, workload.nodes) if Capability.ORACLE in needs_of(policy) else None
 
     def plan(self, view: Snapshot) -> Plan:
         if self._left == 0:
             raise PolicyContractError("finishes", f"no end after {DECISIONS_PER_JOB} decisions per job", view)
         self._left -= 1
-        return self._decide(self._policy, replace(view, oracle=self._backend.remaining_s) if self._oracle else view)
+        if self._oracle is not None:
+            view = replace(view, oracle=self._backend.remaining_s, step_oracle=self._oracle)
+        return self._decide(self._policy, view)
 
 
 def simulate(policy: Policy, workload: Workload, decide: Decide = decide) -> State:
     """The state after the workload ran to its end, or until nothing happens any more."""
     state, backend = State(), SimBackend(workload.jobs, workload.nodes, outages=workload.outages)
-    watched = _Watched(policy, backend, decide, jobs=len(workload.jobs))
+    watched = _Watched(policy, backend, decide, workload)
     run(watched, backend, state=state, journal=MemoryJournal(), cadence=Cadence())
     return state
 

@@ -137,9 +137,12 @@ class Agent:
         max_restarts: int = 3,
         patience: Patience | None = None,
         on_event: Callable[[Message], None] | None = None,
+        slot_env: Callable[[Slot], Mapping[str, str]] = lambda slot: {},  # noqa: ARG005
+        is_stopped: Callable[[int], bool] = is_stopped,
     ) -> None:
         """`devices` are what a worker on GPU 0, 1, ... is told to see, as in CUDA_VISIBLE_DEVICES. `log_name` is of the
-        first, second, ... worker's file in `logs`, which `open_log` opens."""
+        first, second, ... worker's file in `logs`, which `open_log` opens. `slot_env` is what the worker on a slot is
+        told besides `env`; `is_stopped` tells whether a signal has stopped a process that should run."""
         if not command:
             raise InvalidSpec("there is no command to run; expected for example: python train.py")
         self._command = list(command)
@@ -149,6 +152,7 @@ class Agent:
         self._max_restarts = self._restarts_left = max_restarts
         self._patience = patience or Patience()
         self._on_event = on_event
+        self._slot_env, self._is_stopped = slot_env, is_stopped
         self._token = secrets.token_hex(16)
         self._address = ""
         self._wanted: list[Slot] = []
@@ -273,6 +277,7 @@ class Agent:
         devices = {} if self._devices is None else {"CUDA_VISIBLE_DEVICES": self._devices[slot.gpu]}
         env = {
             **self._env,
+            **self._slot_env(slot),
             **devices,
             ADDRESS: self._address,
             NAME: name,
@@ -527,7 +532,7 @@ class Agent:
             for worker in everybody:
                 silent_s = time.monotonic() - worker.heard_at
                 # Who boots may be silent for as long as it takes, unless somebody has stopped it.
-                dead = silent_s > self._patience.silent_s and (worker in trains or is_stopped(worker.process.pid))
+                dead = silent_s > self._patience.silent_s and (worker in trains or self._is_stopped(worker.process.pid))
                 if dead or (worker in trains and self._keeps_waiting(worker, trains)):
                     self._event("hung", worker=worker.name, silent_s=silent_s, beat=worker.beat)
                     worker.kill()

@@ -11,6 +11,7 @@ from typing import Any
 
 from fairlead.core.types import Batch
 from fairlead.goodput.fit import fit
+from fairlead.train import wire
 from fairlead.train.noise import NoiseScale
 from fairlead.train.profile import Profile
 from fairlead.train.rules import Moment, Rule
@@ -18,7 +19,7 @@ from fairlead.train.schedules import MEMORY, Schedule, Situation, Split, nearest
 from fairlead.train.stragglers import Speeds
 
 #: The type of this worker's GPU, if the scheduler said it.
-GPU_TYPE = os.environ.get("FAIRLEAD_GPU_TYPE", "gpu")
+GPU_TYPE = os.environ.get(wire.GPU_TYPE, "gpu")
 
 
 class Tuner:

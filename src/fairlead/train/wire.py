@@ -47,6 +47,9 @@ Message = dict[str, Any]
 #: Where a worker finds its agent, who it is there, and what proves it. Without the first there is no agent.
 ADDRESS, NAME, TOKEN = "FAIRLEAD_AGENT", "FAIRLEAD_WORKER", "FAIRLEAD_AGENT_TOKEN"
 
+#: The type of a worker's GPU, by which what it measures is told apart.
+GPU_TYPE = "FAIRLEAD_GPU_TYPE"
+
 #: A file for what people should know of a worker without an agent, under the service: of these messages, with these
 #: fields, one a line. No more than so many bytes and lines of it are read.
 NOTES = "FAIRLEAD_NOTES"

@@ -104,10 +104,16 @@ def _used(node: Row) -> str:
     return f"{node['used']}/{node['gpus']}{outside}"
 
 
+def _type(node: Row) -> str:
+    """Of its GPUs; with the share of the CPU time that its jobs get, where CPU slots stand in for GPUs."""
+    share = node.get("labels", {}).get("cpu-share")
+    return clean(node["gpu_type"]) + (f"@{clean(share)}" if share else "")
+
+
 NODES: tuple[Column[Row], ...] = (
     Column("NODE", lambda node, _: clean(node["id"])),
     Column("ST", _health),
-    Column("TYPE", lambda node, _: clean(node["gpu_type"])),
+    Column("TYPE", lambda node, _: _type(node)),
     Column("GPUS", lambda node, _: _used(node)),
     Column("FREE", lambda node, _: str(node["free"]), right=True),
     Column("JOBS", lambda node, _: places(node["jobs"]) or NONE, cut=True),
@@ -115,6 +121,7 @@ NODES: tuple[Column[Row], ...] = (
 NODES_WIDE: tuple[Column[Row], ...] = (
     *NODES,
     Column("PRICE/H", lambda node, _: amount(node["price_per_hour"]), right=True),
+    Column("SPEED", lambda node, _: _some(node, "speed"), right=True),
     Column("LABELS", lambda node, _: labels(node["labels"]) or NONE),
 )
 

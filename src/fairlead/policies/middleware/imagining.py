@@ -99,6 +99,7 @@ def holds(job: Job, allocation: Allocation, now: float) -> Job:
         releasing=NOTHING,
         service_gpu_s=job.service_at(now),
         run_s=job.run_at(now),
+        served_s=job.served_at(now),
         held_gpu_s=job.held_at(now),
         last_ran_at=now if job.phase is Phase.RUNNING else job.last_ran_at,
         accounted_at=now,

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Phase, Plan, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.middleware.imagining import carried_out
 from fairlead.policies.middleware.minimum import safe_until
-from fairlead.policies.middleware.wearing import Wearer, twin
+from fairlead.policies.middleware.wearing import Wearer
 from fairlead.policies.reasons import Reasons
 
 #: It goes on, or is stopped, in place of another job like it.
@@ -41,14 +40,12 @@ class LeastLoss(Wearer):
     tolerance: float = 60.0
     #: Jobs that have run for less than so many seconds since their last start are not chosen.
     spare_s: float = 60.0
-    _twin: Policy = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tolerance", "spare_s"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise InvalidSpec(f"least-loss: {name} is {getattr(self, name)}; expected a finite number, at least 0")
         super().__post_init__()
-        object.__setattr__(self, "_twin", twin(self.inner))
 
     def plan(self, view: Snapshot) -> Plan:
         plan = self.inner.plan(view)
@@ -57,7 +54,7 @@ class LeastLoss(Wearer):
         swaps = dict(self._swaps(view, plan))
         if not swaps:
             return plan
-        after = self._twin.plan(carried_out(view, replace(plan, allocations=_swapped(view, plan, swaps))))
+        after = self.inner.plan(carried_out(view, replace(plan, allocations=_swapped(view, plan, swaps))))
         agreed = {
             victim: other
             for victim, other in swaps.items()

@@ -11,8 +11,8 @@ So the inner policy decides who goes first, with how many GPUs and where, within
 which nobody is short is planned as if this were not there. Jobs that must not be preempted keep what they hold, and
 begin only where no quota is at stake (`guarding`).
 
-Everything is decided by the snapshot. The twin of the inner policy, which sees what is bounded, keeps its memories
-apart from those of the inner policy, which always sees everybody.
+Everything is decided by the snapshot. What the inner policy remembers (`Plan.memo`) is what it noted with its proposal,
+for which it saw all jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fairlead.core.errors import InvalidSpec
-from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Phase, Plan
 from fairlead.policies.middleware.bounding import Bounds, bound, bounded
@@ -36,7 +35,7 @@ from fairlead.policies.middleware.lending import lend, out_of_the_question, regr
 from fairlead.policies.middleware.queues import Queue, all_queues
 from fairlead.policies.middleware.shares import Shares, shares
 from fairlead.policies.middleware.telling import Outcome, reasons
-from fairlead.policies.middleware.wearing import Wearer, twin
+from fairlead.policies.middleware.wearing import Wearer
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,12 @@ class Tenancy(Wearer):
     queues: tuple[Queue, ...] | None = None
     #: Look again after so many seconds while somebody has less than its share; 0 waits for something to happen.
     review_s: float = 60.0
-    _twin: Policy = field(init=False, repr=False, compare=False)
     _rules: Mapping[str, Queue] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.review_s < math.inf:
             raise InvalidSpec(f"tenancy: review_s is {self.review_s}; expected a finite number of at least 0")
         super().__post_init__()
-        object.__setattr__(self, "_twin", twin(self.inner))
         object.__setattr__(self, "_rules", all_queues(self.queues or ()))
 
     def plan(self, view: Snapshot) -> Plan:
@@ -82,7 +79,12 @@ class Tenancy(Wearer):
         if self.review_s and last.short_U.any():
             review_at = min(review_at, view.now + self.review_s)
         return replace(
-            within, allocations=planned, reasons=reasons(view, outcome), nodes=first.nodes, review_at=review_at
+            within,
+            allocations=planned,
+            reasons=reasons(view, outcome),
+            nodes=first.nodes,
+            review_at=review_at,
+            memo=first.memo,
         )
 
     def _is_alone(self, view: Snapshot) -> bool:
@@ -99,12 +101,12 @@ class Tenancy(Wearer):
     def _within(self, view: Snapshot, found: Claims, share: Shares, verdict: Verdict) -> tuple[Plan, Bounds, Verdict]:
         """A plan in which nobody has too much, what it was bounded by, and how it was judged before."""
         bounds = bound(found, share, verdict, everyone=False)
-        plan = self._twin.plan(bounded(view, found, bounds))
+        plan = self.inner.plan(bounded(view, found, bounds))
         again = judge(view, found, share, plan)
         if again.is_fine:
             return plan, bounds, again
         bounds = bound(found, share, again, everyone=True)
-        return self._twin.plan(bounded(view, found, bounds)), bounds, again
+        return self.inner.plan(bounded(view, found, bounds)), bounds, again
 
     def _used_up(
         self, view: Snapshot, found: Claims, planned: dict[str, Allocation], bounds: Bounds
@@ -113,7 +115,7 @@ class Tenancy(Wearer):
         cannot = out_of_the_question(view, found, planned, bounds.most_J)
         if cannot is None:
             return planned
-        then = self._twin.plan(imagined(carried_out(view, Plan(planned)), hidden=cannot))
+        then = self.inner.plan(imagined(carried_out(view, Plan(planned)), hidden=cannot))
         return lend(view, found, planned, {**then.allocations, **planned})
 
     def _as_it_was(self, view: Snapshot, plan: Plan) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field
 
 from fairlead.core.capability import Capability, needs_of
 from fairlead.core.loop import Policy
@@ -26,12 +26,3 @@ class Wearer:
     @property
     def needs(self) -> frozenset[Capability]:
         return needs_of(self.inner)
-
-
-def twin(policy: Policy) -> Policy:
-    """The same policy without its memories, and so everything it wears: for what-ifs, which nobody should remember."""
-    if not is_dataclass(policy) or isinstance(policy, type):
-        return policy
-    if getattr(policy, "wears", False):
-        return replace(policy, inner=twin(policy.inner))  # that is what it means to wear
-    return replace(policy)

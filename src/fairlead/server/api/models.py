@@ -263,6 +263,7 @@ class Node(BaseModel):
     draining: bool
     drain_by: float | None
     price_per_hour: float
+    speed: float | None = Field(description="Of its GPUs next to those of other nodes, as the administrator states it.")
     labels: dict[str, str]
     jobs: dict[str, list[int]] = Field(description="The jobs on it, with the GPUs each holds there.")
 

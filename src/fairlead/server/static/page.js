@@ -241,7 +241,8 @@ function drawNodes(held) {
     const item = make("li", "", node.healthy && !node.draining ? "" : "shut");
     const used = Array.from({ length: node.gpus }, (_, gpu) => held.get(`${node.id}:${gpu}`)).filter(Boolean).length;
     const fate = node.healthy ? (node.draining ? ", is being emptied" : "") : ", lost";
-    item.append(make("p", `${node.id}: ${used}/${node.gpus} ${node.gpu_type}${fate}`, "name"));
+    const cpu = (node.labels || {})["cpu-share"], share = cpu ? `@${cpu}` : "";
+    item.append(make("p", `${node.id}: ${used}/${node.gpus} ${node.gpu_type}${share}${fate}`, "name"));
     const blocks = make("div", "", "blocks");
     for (let gpu = 0; gpu < node.gpus; gpu += 1) {
       const job = held.get(`${node.id}:${gpu}`);

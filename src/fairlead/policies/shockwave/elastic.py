@@ -1,0 +1,380 @@
+"""Shockwave's market over elastic jobs: a round's share may be any number of GPUs that a job can use.
+
+Beyond the paper, whose jobs have a fixed number. A job bids with its believed speed on each of its sizes (`rates`); the
+market buys rounds on sizes, so that a job is narrow while GPUs are dear and wide while they are cheap.
+
+Sharing incentive: in a reference world every job has 1/N of the cluster to itself (`reference_share`). The market has a
+row for each job: by the end of the window it has done so much that 1/N of the cluster could do the rest in time, up to
+`tolerance`. Where these rows do not fit together (jobs were late already, or predictions were wrong), jobs that would
+end after `aim` of their fair finish time bid with a power of their lateness instead, as in the paper.
+
+Legend: J jobs that bid, K sizes of a job.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.snapshot import Floats, Snapshot
+from fairlead.core.types import Job, Plan
+from fairlead.policies.rates import BelievedRates, Configuration, RateSource
+from fairlead.policies.shockwave import fair_finish
+from fairlead.policies.shockwave.market import Ints, Market, Purchase, fairness_weights, solve
+from fairlead.policies.shockwave.market_reasons import market_reasons
+from fairlead.policies.shockwave.memory import MarketMemory
+from fairlead.policies.shockwave.reference_share import ReferenceWorld, slice_speed
+from fairlead.policies.shockwave.regime_forecast import JobForecast, Speedup, forecast
+from fairlead.policies.shockwave.resized_placement import place_sizes
+from fairlead.policies.shockwave.rigid import (
+    SOONEST,
+    Shockwave,
+    at_least,
+    begins_round,
+    check_options,
+    is_stale,
+    market_gpus,
+    remember,
+    replace_weights,
+)
+from fairlead.policies.shockwave.schedule import choose
+from fairlead.policies.wait_reason import is_bound
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ShockwaveElastic(Shockwave):
+    """The market over elastic jobs: rounds on any number of GPUs, and no job worse off than with 1/N of the cluster."""
+
+    adapts: ClassVar[str] = "gpus"
+
+    #: A job counts as late from this share of its fair finish time on: what narrow jobs save is spent on ending early.
+    aim: float = 0.7
+    #: How much later than with 1/N of the cluster a job may end, as a share of that time.
+    tolerance: float = 0.05
+    _rates: BelievedRates = field(default_factory=BelievedRates, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_options("shockwave-elastic", self)
+        if not (0.0 <= self.tolerance < math.inf and 0.0 < self.aim < math.inf):
+            raise InvalidSpec(
+                f"shockwave-elastic: tolerance is {self.tolerance} and aim {self.aim}; expected at least 0 and above 0"
+            )
+
+    def plan(self, view: Snapshot) -> Plan:
+        return _plan(view, self, self._rates)
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticBidders:
+    """The jobs of the market, in an order that does not depend on their names, and what each size does for them."""
+
+    jobs: tuple[Job, ...]
+    #: GPUs, and share of the work in a second; 0 where there is no such size.
+    width_JK: Ints
+    speed_JK: Floats
+    progress_J: Floats
+    #: Seconds of the whole work and of what is left, on what each asked for.
+    whole_s_J: Floats
+    remaining_s_J: Floats
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(job.id for job in self.jobs)
+
+
+def sizes_of(job: Job, gpus: int) -> list[int]:
+    """Numbers of GPUs that are bid for: powers of two within the job's range, its ends, what it asked for and holds."""
+    spec = job.spec
+    powers = [2**k for k in range(int(math.log2(max(1, min(spec.most, gpus)))) + 1)]
+    wanted = {spec.least, spec.gpus, min(spec.most, gpus), job.allocation.total, *powers}
+    return sorted(size for size in wanted if spec.least <= size <= min(spec.most, gpus)) or [spec.least]
+
+
+def bidders(view: Snapshot, rates: RateSource, gpus: int, options: Shockwave) -> ElasticBidders:
+    jobs = [job for job in view.jobs.values() if not is_bound(job)]
+    sizes = [sizes_of(job, gpus) for job in jobs]
+    every = sorted({size for each in sizes for size in each})
+    node_gpus = {node.gpu_type: 0 for node in view.nodes.values()}
+    for node in view.nodes.values():
+        node_gpus[node.gpu_type] = max(node_gpus[node.gpu_type], node.gpus)
+    places = [Configuration(name, size, -(-size // most)) for name, most in node_gpus.items() for size in every]
+    found = rates.rates(view, jobs, places)
+    best_JS = found.rate_JC.reshape(len(jobs), len(node_gpus), len(every)).max(axis=1, initial=0.0)
+    least_s = SOONEST * options.round_s
+    known: list[tuple[tuple[object, ...], Job, list[int], list[float], JobForecast]] = []
+    for at, job in enumerate(jobs):
+        rate = np.array([best_JS[at, every.index(size)] for size in sizes[at]])
+        asked = sizes[at].index(_asked(job, sizes[at]))
+        relative = rate / rate[asked] if rate[asked] > 0.0 else np.ones(len(rate))
+        expected = forecast(job, view.now, speedup=_speedup(sizes[at], relative))
+        if expected.guessed and expected.remaining_s < options.window * options.round_s:
+            expected = at_least(expected, options.window * options.round_s)
+        remaining_s = max(expected.remaining_s, least_s)
+        speed = (relative * (1.0 - expected.progress) / remaining_s).tolist()
+        key = (job.submitted_at, job.spec.gpus, expected.whole_s, expected.progress, job.id)
+        known.append((key, job, sizes[at], speed, expected))
+    known.sort(key=lambda each: each[0])
+    width_JK = np.zeros((len(jobs), max((len(each) for each in sizes), default=1)), dtype=np.int64)
+    speed_JK = np.zeros(width_JK.shape)
+    for at, (_, _, size, speed, _) in enumerate(known):
+        width_JK[at, : len(size)], speed_JK[at, : len(size)] = size, speed
+    return ElasticBidders(
+        tuple(each[1] for each in known),
+        width_JK,
+        speed_JK,
+        np.array([each[4].progress for each in known], dtype=np.float64),
+        np.array([max(each[4].whole_s, least_s) for each in known], dtype=np.float64),
+        np.array([max(each[4].remaining_s, least_s) for each in known], dtype=np.float64),
+    )
+
+
+def _speedup(sizes: Sequence[int], relative: Floats) -> Speedup:
+    """How much faster than on what it asked for a job is on any number of GPUs: straight lines between its sizes."""
+    return lambda gpus: float(np.interp(gpus, sizes, relative))
+
+
+def _asked(job: Job, sizes: Sequence[int]) -> int:
+    """The size nearest to what its user asked for."""
+    return min(sizes, key=lambda size: (abs(size - job.spec.gpus), size))
+
+
+# -- one decision ------------------------------------------------------------------------------------------------------
+
+
+def _plan(view: Snapshot, options: ShockwaveElastic, rates: RateSource) -> Plan:
+    memory = MarketMemory.of(view)
+    gpus = market_gpus(view)
+    is_boundary = begins_round(view, memory, options.round_s)
+    jobs = bidders(view, rates, gpus, options)
+    reference = _referred(view, memory, jobs, gpus)
+    crowded = fair_finish.crowding(view, memory, jobs.ids, gpus)
+    if is_boundary:
+        if is_stale(view, memory, options.resolve_every):
+            due_J = _due(view, reference, jobs)
+            _buy(view, memory, jobs, options, due_J, crowded, gpus)
+        order, sizes = _select(memory, jobs, options, gpus)
+        memory.ends_at = view.now + options.round_s
+        memory.rounds_left -= 1
+        memory.rounds_since += 1
+    else:
+        order = _fill_order(memory, jobs, range(len(jobs.jobs)))
+        sizes = {job.id: job.allocation.total for job in jobs.jobs if job.allocation}
+    wider = _wider(jobs) if is_boundary else {}
+    names = [jobs.jobs[at].id for at in order]
+    allocations = place_sizes(view, sizes, names, spare=_spare(memory, jobs), wider=wider)
+    if is_boundary:
+        memory.count = {
+            name: n - (name in allocations) for name, n in memory.count.items() if n > (name in allocations)
+        }
+    bound = [job.id for job in view.jobs.values() if is_bound(job)]
+    reasons = market_reasons(
+        view,
+        allocations,
+        memory,
+        order=[*bound, *(jobs.jobs[at].id for at in order)],
+        window=options.window,
+        is_boundary=is_boundary,
+        resizes=True,
+    )
+    memory.reference = reference.memo()
+    review_at = memory.ends_at if view.jobs else math.inf
+    return Plan(allocations, reasons, bound=memory.gap, review_at=review_at, memo=memory.memo())
+
+
+def _referred(view: Snapshot, memory: MarketMemory, jobs: ElasticBidders, gpus: int) -> ReferenceWorld:
+    """The reference world, now."""
+    world = ReferenceWorld.of(memory.reference, view.now)
+    world.advance(view.now)
+    live = {}
+    for at, job in enumerate(jobs.jobs):
+        sizes = [int(width) for width in jobs.width_JK[at] if width]
+        live[job.id] = (sizes, jobs.speed_JK[at, : len(sizes)].tolist())
+    world.update(live, gpus)
+    return world
+
+
+def _due(view: Snapshot, world: ReferenceWorld, jobs: ElasticBidders) -> Floats:
+    """When each job ends in the reference world; now for those that have ended there."""
+    ends = world.finish_times()
+    return np.array([ends.get(job.id, view.now) for job in jobs.jobs], dtype=np.float64)
+
+
+def _buy(
+    view: Snapshot,
+    memory: MarketMemory,
+    jobs: ElasticBidders,
+    options: ShockwaveElastic,
+    due_J: Floats,
+    crowded: fair_finish.Crowding,
+    gpus: int,
+) -> None:
+    left_J = np.maximum(1e-9, 1.0 - jobs.progress_J)
+    slice_gpus = gpus / max(1, len(jobs.jobs))
+    fair_J = np.array(
+        [
+            max(slice_speed(([int(w) for w in width if w], speed[width > 0].tolist()), slice_gpus), 1e-12)
+            for width, speed in zip(jobs.width_JK, jobs.speed_JK, strict=True)
+        ]
+    )
+    submitted_J = np.array([job.submitted_at for job in jobs.jobs])
+    window_s = options.window * options.round_s
+    # Work to be done by the end of the window: what 1/N of the cluster could no longer do afterwards in time.
+    last_J = submitted_J + (due_J - submitted_J) * (1.0 + options.tolerance)
+    after_J = np.maximum(0.0, last_J - view.now - window_s) * fair_J
+    least_J = np.maximum(0.0, left_J - after_J)
+    age_s_J = view.now - submitted_J
+    rho_J = fair_finish.lateness(age_s_J, jobs.remaining_s_J, crowded.fair_s(jobs.whole_s_J), crowded) / options.aim
+    due_s_J = crowded.fair_s(jobs.whole_s_J) - (view.now - submitted_J)
+    market = Market(
+        width_JK=jobs.width_JK,
+        rate_JK=np.where(_worthwhile(jobs, left_J, due_s_J, gpus), jobs.speed_JK, 0.0) * options.round_s,
+        progress_J=1.0 - left_J,
+        weight_J=np.array([job.spec.weight for job in jobs.jobs]),
+        least_J=least_J,
+        gpus=gpus,
+        rounds=options.window,
+        makespan_weight=options.makespan_weight,
+    )
+    purchase = solve(market, time_limit_s=options.time_limit_s)
+    weight_J = fairness_weights(rho_J, left_J / fair_J / options.round_s, power=options.fairness_power)
+    if not purchase.fair:
+        purchase = solve(replace_weights(market, weight_J), time_limit_s=options.time_limit_s)
+        memory.weight = {job.id: w for job, w in zip(jobs.jobs, weight_J.tolist(), strict=True) if w != 1.0}
+    else:
+        memory.weight = {}
+    size_J, count_J = _settled(jobs, market, purchase)
+    memory.gpus = {job.id: size for job, size in zip(jobs.jobs, size_J.tolist(), strict=True)}
+    remember(memory, view, jobs.ids, purchase, count_J, options.window)
+
+
+#: A size is bid for if a job that runs on it for all but this share of its time still ends in time.
+_MARGIN = 1.0
+
+
+def _worthwhile(jobs: ElasticBidders, left_J: Floats, due_s_J: Floats, gpus: int) -> Bools:
+    """Sizes that are bid for: those on which a job can end by its fair finish, and what it asked for.
+
+    While not all jobs can run at once none is wider than it asked for: a job that is late would buy speed with GPUs
+    that do more for the others.
+    """
+    asked_J = np.array(
+        [_asked(job, [int(w) for w in width_K if w]) for job, width_K in zip(jobs.jobs, jobs.width_JK, strict=True)]
+    )
+    is_crowded = sum(_cheapest(jobs, at) for at in range(len(jobs.jobs))) > gpus
+    needs_s_JK = np.full(jobs.speed_JK.shape, np.inf)
+    np.divide(
+        np.broadcast_to(left_J[:, None], needs_s_JK.shape), jobs.speed_JK, out=needs_s_JK, where=jobs.speed_JK > 0.0
+    )
+    in_time_JK = _MARGIN * needs_s_JK <= due_s_J[:, None]
+    if is_crowded:
+        in_time_JK &= jobs.width_JK <= asked_J[:, None]
+    worth_JK: Bools = in_time_JK | (jobs.width_JK == asked_J[:, None])
+    return worth_JK
+
+
+def _settled(jobs: ElasticBidders, market: Market, purchase: Purchase) -> tuple[Ints, Ints]:
+    """One size for the window for each job, and the rounds on it that do the work it bought.
+
+    Of the sizes on which that work fits into the window it is the one that takes the fewest GPU-rounds: a market that
+    buys rounds on several sizes means one between them. A running job keeps its size if that does the work, too, and is
+    not more than twice the other.
+    """
+    size_J, count_J = np.zeros(len(jobs.jobs), dtype=np.int64), np.zeros(len(jobs.jobs), dtype=np.int64)
+    for at, job in enumerate(jobs.jobs):
+        work = float(purchase.count_JK[at] @ market.rate_JK[at])
+        if work <= 0.0:
+            size_J[at] = job.allocation.total or _cheapest(jobs, at)
+            continue
+        work = min(work, float(market.left[at]))
+        rate_K, width_K = market.rate_JK[at], market.width_JK[at]
+        most = float(market.rounds + 1)
+        rounds_K = np.divide(work, rate_K, out=np.full(len(rate_K), most + 1.0), where=market.most[at] > 0)
+        fits_K = np.ceil(rounds_K - _PART) <= market.rounds
+        if not fits_K.any():  # rounds on several sizes, the fastest for part of the time: it gets that for all of it
+            fits_K = rounds_K <= rounds_K.min()
+        best = int(np.argmin(np.where(fits_K, np.ceil(rounds_K - _PART) * width_K, np.inf)))
+        held = int(np.argmax(width_K == job.allocation.total)) if job.allocation else best
+        if fits_K[held] and width_K[best] <= 2 * width_K[held] and width_K[held] <= 2 * width_K[best]:
+            best = held
+        size_J[at] = width_K[best]
+        count_J[at] = max(1, math.ceil(rounds_K[best] - _PART))
+    return size_J, np.minimum(count_J, market.rounds)
+
+
+#: A part of a round that is not worth one of its own.
+_PART = 0.25
+
+
+def _cheapest(jobs: ElasticBidders, at: int) -> int:
+    """The size on which a job's work takes the fewest GPU-seconds."""
+    width_K, speed_K = jobs.width_JK[at], jobs.speed_JK[at]
+    cost_K = np.divide(width_K, speed_K, out=np.full(len(width_K), np.inf), where=speed_K > 0.0)
+    best = int(np.argmin(cost_K))
+    return int(width_K[best]) or int(width_K[0])
+
+
+def _spare(memory: MarketMemory, jobs: ElasticBidders) -> Mapping[str, int]:
+    """What a job gets of GPUs that are left over: what it buys its rounds with, or its cheapest size."""
+    return {
+        job.id: memory.gpus[job.id] if memory.count.get(job.id) else _cheapest(jobs, at)
+        for at, job in enumerate(jobs.jobs)
+    }
+
+
+def _wider(jobs: ElasticBidders) -> Mapping[str, Mapping[int, int]]:
+    """By job and number of GPUs: the next larger size that pays for a restart.
+
+    The longest jobs come first: with GPUs that no other job wants they are what the makespan rests on.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for at in np.argsort(-jobs.remaining_s_J, kind="stable").tolist():
+        job, steps = jobs.jobs[at], {}
+        sizes = [(int(w), float(v)) for w, v in zip(jobs.width_JK[at], jobs.speed_JK[at], strict=True) if w]
+        pause_s = max(job.start_s or 0.0, job.rescale_s or 0.0)
+        left = max(0.0, 1.0 - float(jobs.progress_J[at]))
+        for (small, slow), (large, fast) in itertools.pairwise(sizes):
+            saved_s = left / slow - left / fast if slow > 0.0 and fast > slow else 0.0
+            if saved_s > _WORTH * pause_s and fast > slow * (1.0 + _GROWTH * (large / small - 1.0)):
+                steps[small] = large
+        if steps:
+            found[job.id] = steps
+    return found
+
+
+#: A job grows into idle GPUs if that saves it so many times the pause, and this share of what as many GPUs could.
+_WORTH, _GROWTH = 5.0, 0.2
+
+
+def _select(
+    memory: MarketMemory, jobs: ElasticBidders, options: ShockwaveElastic, gpus: int
+) -> tuple[list[int], dict[str, int]]:
+    """The order of service of a round, and the GPUs of those that the round was placed for."""
+    count_J = np.array([memory.count.get(job.id, 0) for job in jobs.jobs], dtype=np.int64)
+    width_J = np.array([memory.gpus.get(job.id, 0) or _cheapest(jobs, at) for at, job in enumerate(jobs.jobs)])
+    weight_J = np.array([memory.weight.get(job.id, 1.0) for job in jobs.jobs])
+    runs_J = np.array([bool(job.allocation) for job in jobs.jobs])
+    best_J = jobs.speed_JK.max(axis=1, initial=0.0)
+    left_J = np.maximum(1e-9, 1.0 - jobs.progress_J)
+    remaining_s_J = np.divide(left_J, best_J, out=np.full(len(left_J), np.inf), where=best_J > 0.0)
+    score_J = weight_J / np.maximum(remaining_s_J * width_J, 1e-9) * np.where(runs_J, options.keep, 1.0)
+    rank = np.argsort(-score_J, kind="stable")
+    chosen_J = choose(count_J, width_J, rank.tolist(), gpus=gpus, rounds=max(1, memory.rounds_left))
+    first = [int(at) for at in rank if chosen_J[at]]
+    rest = _fill_order(memory, jobs, [int(at) for at in rank if not chosen_J[at]])
+    return [*first, *rest], {jobs.jobs[at].id: int(width_J[at]) for at in first}
+
+
+def _fill_order(memory: MarketMemory, jobs: ElasticBidders, among: Sequence[int]) -> list[int]:
+    """Who gets GPUs that are left: bought rounds first, then the longest expected time left."""
+    best_J = jobs.speed_JK.max(axis=1, initial=0.0)
+    left_s_J = np.maximum(0.0, 1.0 - jobs.progress_J) / np.maximum(best_J, 1e-300)
+    return sorted(among, key=lambda at: (memory.count.get(jobs.jobs[at].id, 0) == 0, -left_s_J[at], at))

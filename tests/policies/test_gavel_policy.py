@@ -1,0 +1,135 @@
+"""The policy gavel: what it reads from a snapshot, serves, remembers and explains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from fairlead.core.capability import Capability, needs_of
+from fairlead.core.errors import InvalidSpec
+from fairlead.core.messages import Remember
+from fairlead.core.snapshot import Snapshot
+from fairlead.plugins import make_policy
+from fairlead.policies.gavel import Gavel, GavelOracle
+from fairlead.policies.gavel.inputs import Inputs
+from fairlead.policies.gavel.problem import Shares
+from fairlead.testing import check_policy
+from fairlead.testing.scenario import job, make_state, make_view
+
+
+def seconds_left(view: Snapshot, **left_s: float) -> Snapshot:
+    return replace(view, oracle=lambda job_id: left_s.get(job_id, 100.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        "objective=finish-time-fairness",
+        "objective=hierarchical,entities=queue",
+        "objective=cost-slo",
+        "objective=nash,discount=strategy-proof",
+        "objective=sjf,leftovers=keep",
+        "objective=makespan,heterogeneity=agnostic",
+        "objective=max-sum-throughput,unit=relative,partitions=2",
+        "sharing=pairs",
+        "mechanism=gavel",
+    ],
+)
+def test_every_objective_keeps_the_contract(options: str) -> None:
+    check_policy(make_policy(f"gavel:{options}"), examples=20)
+
+
+def test_a_job_is_told_the_share_that_it_is_owed_and_what_it_received() -> None:
+    view = make_view("1x1", [job("a", 1), job("b", 1)])
+    reasons = Gavel().plan(view).reasons
+    for name in ("a", "b"):
+        assert reasons[name].numbers["owed"] == pytest.approx(0.5, abs=1e-6)
+        assert reasons[name].numbers["received"] == 0.0
+        assert "owed 50% of the time, has had 0%" in reasons[name].text
+
+
+def test_a_plan_that_is_optimal_says_so() -> None:
+    view = make_view("1x2", [job("a", 1), job("b", 1), job("c", 1)])
+    assert Gavel().plan(view).bound == 0.0
+    assert Gavel(objective="fifo").plan(view).bound is None
+
+
+def test_finish_time_fairness_remembers_what_isolation_would_have_taken() -> None:
+    """Two jobs on two GPUs: alone with half of the cluster each runs at full rate. 60 s of work done are 60 s."""
+    policy = GavelOracle(objective="finish-time-fairness", round_s=60.0)
+    jobs = [job("a", 1, on="n0[0]"), job("b", 1, on="n0[1]")]
+    first = policy.plan(seconds_left(make_view("1x2", jobs, now=10.0), a=1000.0, b=1000.0))
+    assert first.memo["gavel"]["isolated"]["a"] == pytest.approx([0.0, 1000.0, 1.0])
+    state = make_state("1x2", jobs, now=70.0)
+    state.issue(Remember(70.0, first.memo))
+    later = policy.plan(seconds_left(state.snapshot(), a=940.0, b=1000.0))
+    assert later.memo["gavel"]["isolated"]["a"] == pytest.approx([60.0, 940.0, 1.0])
+    assert later.memo["gavel"]["isolated"]["b"] == pytest.approx([0.0, 1000.0, 1.0])
+
+
+def test_within_a_round_shares_stay_in_force_until_a_job_comes() -> None:
+    jobs = [job("a", 1, on="n0[0]"), job("b", 1)]
+    first = Gavel().plan(make_view("1x1", jobs, now=10.0))
+    same, more = make_state("1x1", jobs, now=70.0), make_state("1x1", [*jobs, job("c", 1)], now=70.0)
+    for state in (same, more):
+        state.issue(Remember(70.0, first.memo))
+    assert Gavel().plan(same.snapshot()).memo["gavel"] == first.memo["gavel"]
+    owed = Gavel().plan(more.snapshot()).memo["rounds"]["owed"]
+    assert {name: sum(by_type.values()) for name, by_type in owed.items()} == pytest.approx(
+        {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}, abs=1e-6
+    )
+
+
+def test_a_job_that_may_not_be_preempted_keeps_its_gpus_and_the_others_share_the_rest() -> None:
+    view = make_view("1x2", [job("kept", 1, on="n0[0]", preemptible=False), job("a", 1), job("b", 1)])
+    plan = Gavel().plan(view)
+    assert plan.allocations["kept"] == view.jobs["kept"].allocation
+    assert plan.reasons["a"].numbers["owed"] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_deadlines_that_are_given_up_are_named_in_the_memory_of_the_plan() -> None:
+    jobs = [job("early", 1, deadline=150.0), job("late", 1, deadline=160.0)]
+    plan = GavelOracle(objective="cost-slo").plan(seconds_left(make_view("1x1", jobs), early=100.0, late=100.0))
+    assert plan.memo["gavel"]["dropped"] == ["late"]
+
+
+def test_the_shortest_job_runs_first() -> None:
+    view = seconds_left(make_view("1x1", [job("long", 1), job("short", 1)]), long=900.0, short=9.0)
+    assert list(GavelOracle(objective="sjf").plan(view).allocations) == ["short"]
+
+
+def test_pairs_need_a_world_that_packs_and_nothing_else_does() -> None:
+    assert needs_of(Gavel()) == frozenset()
+    assert needs_of(Gavel(sharing="pairs")) == {Capability.PACKING}
+    assert needs_of(GavelOracle(sharing="pairs")) == {Capability.PACKING, Capability.ORACLE}
+
+
+@pytest.mark.parametrize(
+    "options", ["objective=best", "sharing=all", "partitions=0", "entity_weights=a=-1", "round_s=0", "unit=epochs"]
+)
+def test_an_option_that_cannot_be_meant_is_refused(options: str) -> None:
+    with pytest.raises(InvalidSpec):
+        make_policy(f"gavel:{options}")
+
+
+@pytest.mark.parametrize(("objective", "solved"), [("max-min", 1), ("nash", 1), ("finish-time-fairness", 3)])
+def test_shares_that_rest_on_what_has_not_changed_are_not_solved_again(objective: str, solved: int) -> None:
+    calls = []
+
+    @dataclass(frozen=True)
+    class Counted(Gavel):
+        def shares(self, inputs: Inputs) -> Shares:
+            calls.append(len(inputs.jobs))
+            return super().shares(inputs)
+
+    jobs = [job("a", 4, estimate_s=9e3), job("b", 4, estimate_s=9e3)]
+    memo: Any = {}
+    for at in (0.0, 360.0, 720.0):
+        memo = Counted(objective=objective).plan(replace(make_view("1x4", jobs, now=at), memo=memo)).memo
+    assert len(calls) == solved
+    more = [*jobs, job("c", 4, estimate_s=9e3, submitted_at=720.0)]
+    Counted(objective=objective).plan(replace(make_view("1x4", more, now=1080.0), memo=memo))
+    assert calls[solved:] == [3], "and with another job they are"

@@ -1,0 +1,94 @@
+"""The builder over HiGHS: what it answers, and that it never answers in silence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.policies.convex_program import ConvexProgram, minimise
+from fairlead.policies.linear_program import LinearProgram, Method, NoSolution, Trouble
+
+
+def diet(*, integer: bool = False) -> tuple[LinearProgram, np.ndarray]:
+    """max 3a + 2b, a + b <= 4, a + 3b <= 7, a <= 3."""
+    program = LinearProgram("diet")
+    program.variables(2, cost=[3.0, 2.0], high=[3.0, np.inf], integer=integer)
+    rows = program.rows([0, 0, 1, 1], [0, 1, 0, 1], [1.0, 1.0, 1.0, 3.0], count=2, high=[4.0, 7.0])
+    return program, rows
+
+
+@pytest.mark.parametrize("method", list(Method))
+def test_a_program_is_solved_and_read(method: Method) -> None:
+    program, rows = diet()
+    found = program.solve(maximise=True, method=method)
+    assert found.values_V == pytest.approx([3.0, 1.0])
+    assert found.objective == pytest.approx(11.0)
+    assert found.gap == 0.0
+    assert found.duals_R[rows] == pytest.approx([2.0, 0.0])
+
+
+def test_a_dual_is_what_one_more_unit_adds_whichever_way_the_program_is_stated() -> None:
+    for maximise, sign in ((True, 1.0), (False, -1.0)):
+        for low, high in ((-np.inf, 4.0), (4.0, 4.0)):
+            program = LinearProgram("one row")
+            program.variables(1, cost=sign * 3.0)
+            rows = program.rows(0, 0, 1.0, count=1, low=low, high=high)
+            assert program.solve(maximise=maximise).duals_R[rows] == pytest.approx([sign * 3.0])
+    program = LinearProgram("at least")
+    program.variables(1, cost=5.0)
+    rows = program.rows(0, 0, 2.0, count=1, low=4.0)
+    found = program.solve()
+    assert (found.objective, found.duals_R[rows][0]) == pytest.approx((10.0, 2.5))
+
+
+def test_integers_are_whole_and_their_gap_is_stated() -> None:
+    program = LinearProgram("knapsack")
+    program.variables(3, cost=[5.0, 4.0, 3.0], high=1.0, integer=True)
+    program.rows([0, 0, 0], [0, 1, 2], [2.0, 3.0, 1.0], count=1, high=5.0)
+    found = program.solve(maximise=True, time_limit_s=10.0)
+    assert found.values_V == pytest.approx([1.0, 1.0, 0.0])
+    assert found.gap == 0.0
+    assert np.isnan(found.duals_R).all()
+
+
+@pytest.mark.parametrize(("low", "high", "trouble"), [(5.0, 4.0, Trouble.INFEASIBLE), (1.0, np.inf, Trouble.UNBOUNDED)])
+def test_a_program_without_an_optimum_is_an_error_that_names_it(low: float, high: float, trouble: Trouble) -> None:
+    program = LinearProgram("impossible")
+    program.variables(1, cost=1.0)
+    program.rows([0, 1], [0, 0], [1.0, 1.0], count=2, low=[low, -np.inf], high=[np.inf, high])
+    with pytest.raises(NoSolution, match="the program impossible of 1 variables and 2 rows has no solution") as caught:
+        program.solve(maximise=True)
+    assert caught.value.trouble is trouble
+
+
+def test_a_program_without_variables_is_empty() -> None:
+    assert LinearProgram("empty").solve().objective == 0.0
+
+
+def test_the_nearest_point_of_a_polyhedron_is_the_one_by_hand() -> None:
+    """Nearest to (1, 1, 1) with x + y + z <= 1 and x <= 0.1 is (0.1, 0.45, 0.45)."""
+    from scipy.sparse import csr_array
+
+    program = ConvexProgram(
+        linear_V=np.full(3, -1.0),
+        square_V=np.ones(3),
+        log_V=np.zeros(3),
+        matrix=csr_array(np.ones((1, 3))),
+        low_R=np.array([-np.inf]),
+        high_R=np.array([1.0]),
+        low_V=np.zeros(3),
+        high_V=np.array([0.1, 1.0, 1.0]),
+    )
+    assert minimise(program) == pytest.approx(np.array([0.1, 0.45, 0.45]), abs=1e-8)
+    logged = program._replace(linear_V=np.zeros(3), square_V=np.zeros(3), log_V=np.array([1.0, 1.0, 3.0]))
+    assert minimise(logged) == pytest.approx(np.array([0.1, 0.225, 0.675]), abs=1e-8)
+
+
+def test_a_polyhedron_without_points_has_no_nearest_one() -> None:
+    from scipy.sparse import csr_array
+
+    program = ConvexProgram(
+        np.zeros(1), np.ones(1), np.zeros(1), csr_array(np.ones((1, 1))),
+        np.array([2.0]), np.array([3.0]), np.zeros(1), np.ones(1),
+    )  # fmt: skip
+    assert minimise(program) is None
