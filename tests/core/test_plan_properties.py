@@ -165,7 +165,7 @@ def test_reconcile_converges_to_the_plan_and_never_gives_a_gpu_away_twice(
 
 @pytest.mark.slow
 @given(st.data(), jobs())
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 def test_reconcile_converges_from_far_inside_a_history_of_plans(data: st.DataObject, specs: list[JobSpec]) -> None:
     converge(data, specs, plans=4)
 

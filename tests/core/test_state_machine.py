@@ -338,4 +338,4 @@ def test_no_sequence_of_messages_corrupts_the_state() -> None:
 
 @pytest.mark.slow
 def test_no_long_sequence_of_messages_corrupts_the_state() -> None:
-    run_state_machine_as_test(AnyMessage, settings=settings(max_examples=300, stateful_step_count=60, deadline=None))
+    run_state_machine_as_test(AnyMessage, settings=settings(max_examples=150, stateful_step_count=60, deadline=None))

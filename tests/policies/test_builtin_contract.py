@@ -12,4 +12,4 @@ from fairlead.testing import check_policy
     "policy", [*POLICIES, "tiresias:promote=2", "tiresias:thresholds=60/600,promote=8", "tiresias:thresholds=1"]
 )
 def test_a_built_in_policy_keeps_the_contract(policy: str) -> None:
-    check_policy(make_policy(policy))
+    check_policy(make_policy(policy), examples=30)

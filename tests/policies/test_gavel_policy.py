@@ -39,7 +39,7 @@ def seconds_left(view: Snapshot, **left_s: float) -> Snapshot:
     ],
 )
 def test_every_objective_keeps_the_contract(options: str) -> None:
-    check_policy(make_policy(f"gavel:{options}"), examples=20)
+    check_policy(make_policy(f"gavel:{options}"), examples=10)
 
 
 def test_a_job_is_told_the_share_that_it_is_owed_and_what_it_received() -> None:

@@ -67,7 +67,7 @@ def test_a_job_that_can_never_fit_keeps_nobody_waiting() -> None:
 
 @pytest.mark.parametrize("inner", [Fifo(), Tiresias()])
 def test_it_keeps_the_contract(inner: Fifo | Tiresias) -> None:
-    check_policy(ByPriority(inner))
+    check_policy(ByPriority(inner), examples=20)
 
 
 def test_pilot_lets_others_run_while_one_can_never_fit() -> None:
@@ -133,4 +133,4 @@ def test_what_is_seen_through_a_window_is_what_one_by_one_would_find(history: Hi
 
 
 def test_a_window_keeps_the_contract() -> None:
-    check_policy(Window(Fifo(), most=2))
+    check_policy(Window(Fifo(), most=2), examples=20)

@@ -388,7 +388,7 @@ def test_other_exponents_keep_the_contract_too(p: float) -> None:
 
 @pytest.mark.slow
 def test_a_restart_may_cost_nothing() -> None:
-    check_policy(Pollux(restart_s=0.0))
+    check_policy(Pollux(restart_s=0.0), examples=10)
     Pollux(restart_s=0.0).plan(make_view("1x4", [job("a", on="n0[0]")], now=0.0))
 
 

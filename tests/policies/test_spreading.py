@@ -81,4 +81,4 @@ def test_an_option_that_is_not_one_of_the_choices_is_refused(option: str) -> Non
 @pytest.mark.parametrize("options", ["within=entry,promote=2", "placing=spread", "thresholds=60/600,placing=spread"])
 @pytest.mark.parametrize("service", ["run", "held"])
 def test_with_any_of_them_it_keeps_the_contract(options: str, service: str) -> None:
-    check_policy(make_policy(f"tiresias:{options},service={service}"))
+    check_policy(make_policy(f"tiresias:{options},service={service}"), examples=20)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,6 +18,22 @@ import fairlead.train
 import fairlead.train.checkpoint
 import fairlead.train.chronicle
 import fairlead.train.memory
+
+
+class Untraced(types.ModuleType):
+    """In place of PyTorch's compiler, which every optimiser imports only to tell it what not to trace: as much processor
+    time as `import torch` again, for each worker of these tests. Nothing here is compiled."""
+
+    @staticmethod
+    def graph_break() -> None:
+        pass
+
+    @staticmethod
+    def disable(function: Any, *_: Any, **__: Any) -> Any:
+        return function
+
+
+sys.modules["torch._dynamo"] = torch._dynamo = Untraced("torch._dynamo")  # type: ignore[assignment]
 
 
 class Points:
