@@ -21,8 +21,8 @@ import fairlead.train.memory
 
 
 class Untraced(types.ModuleType):
-    """In place of PyTorch's compiler, which every optimiser imports only to tell it what not to trace: as much processor
-    time as `import torch` again, for each worker of these tests. Nothing here is compiled."""
+    """In place of PyTorch's compiler, which every optimiser imports only to tell it what not to trace: as much time of
+    a processor as `import torch` again, for each worker of these tests. Nothing here is compiled."""
 
     @staticmethod
     def graph_break() -> None:
