@@ -72,23 +72,32 @@ class Account:
     served: dict[str, dict[str, float]] = field(default_factory=dict)
     group: dict[str, Group] = field(default_factory=dict)
     failures: int = 0
+    #: The deficits and seconds served of live jobs that are not in the snapshot: on hold, or hidden by a policy around
+    #: this one. A job that comes back goes on from there, however long it was away.
+    absent_deficit: dict[str, dict[str, float]] = field(default_factory=dict)
+    absent_served: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, view: Snapshot) -> Account:
         """As the last plan left it; jobs that have ended are left out, and groups of which only some have shrink."""
         kept: Mapping[str, Any] = view.memo.get(MEMO, {})
         live = view.jobs
+        deficit, served = _with_absent(view, kept, "deficit"), _with_absent(view, kept, "served")
+        left = not kept.get("served", {}).keys() <= live.keys()
+        returned = not live.keys().isdisjoint(kept.get("absent", {}).get("served", {}))
         return cls(
             decided_at=kept.get("decided_at", -math.inf),
             ends_at=kept.get("ends_at", -math.inf),
             renewed_at=kept.get("renewed_at", -math.inf),
-            changed=kept.get("changed", False) or not kept.get("served", {}).keys() <= live.keys(),
+            changed=kept.get("changed", False) or left or returned,
             owed=_amounts(kept.get("owed", {}), live),
             received=_amounts(kept.get("received", {}), live),
-            deficit=_amounts(kept.get("deficit", {}), live),
-            served={job_id: dict(by_type) for job_id, by_type in kept.get("served", {}).items() if job_id in live},
+            deficit=_amounts(deficit, live),
+            served={job_id: dict(by_type) for job_id, by_type in served.items() if job_id in live},
             group={job_id: _living(key, live) for job_id, key in kept.get("group", {}).items() if job_id in live},
             failures=kept.get("failures", 0),
+            absent_deficit={text: by_type for text, by_type in deficit.items() if not _living(text, live)},
+            absent_served={job_id: by_type for job_id, by_type in served.items() if job_id not in live},
         )
 
     def memo(self) -> Memo:
@@ -103,6 +112,9 @@ class Account:
             kept[name] = by_key
         kept["served"] = self.served
         kept["group"] = {job_id: _AND.join(group) for job_id, group in self.group.items()}
+        absent = {"deficit": self.absent_deficit, "served": self.absent_served}
+        if any(absent.values()):
+            kept["absent"] = absent
         return {MEMO: kept}
 
     def measure(self, view: Snapshot, *, by_clock: bool) -> Amounts:
@@ -136,6 +148,12 @@ class Account:
 
 
 _AMOUNTS = ("owed", "received", "deficit")
+
+
+def _with_absent(view: Snapshot, kept: Mapping[str, Any], name: str) -> dict[str, dict[str, float]]:
+    """What was kept of live jobs under a name, of those in the last snapshot and of the absent ones."""
+    both: dict[str, dict[str, float]] = {**kept.get("absent", {}).get(name, {}), **kept.get(name, {})}
+    return {text: by_type for text, by_type in both.items() if any(map(view.is_live, text.split(_AND)))}
 
 
 def _amounts(kept: Mapping[str, Mapping[str, float]], live: Mapping[str, Job]) -> Amounts:
