@@ -45,10 +45,10 @@ def market_reasons(
             "share_owed": bought / window,
             "round_left_s": left_s,
         }
-        had = f"has had {received:.0%} of the time since it came"
-        figures = f"{bought} of {window} rounds planned, price {memory.price:.3g} a GPU-round, {had}"
+        bids = f"{bought} of {window} rounds planned"
         if job.id not in memory.regimes:
-            figures = "it came after the last purchase, and bids when the next round begins"
+            bids = "it came after the last purchase, and bids when the next round begins"
+        figures = f"{bids}, price {memory.price:.3g} a GPU-round, has had {received:.0%} of the time since it came"
         allocation = allocations.get(job.id)
         if allocation is not None:
             verb = "keeps" if job.allocation == allocation else "gets"
