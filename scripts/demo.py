@@ -81,7 +81,6 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="half a minute instead of two")
     parser.add_argument("--policy", default=DEFAULT_POLICY, help="as in `fairlead up --policy`  [default: %(default)s]")
     parser.add_argument("--nodes", default="", help="as in `fairlead up --nodes`, e.g. 'fast=1x2,slow=1x2@50%%'")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="where to keep the state, journal included")
     options = parser.parse_args()
     shorter, cluster = QUICK if options.quick else 1, Cluster(options.policy, options.nodes)
     console = Console() if sys.stdout.isatty() else Console(width=110)
@@ -90,8 +89,6 @@ def main() -> int:
         with service(state, cluster, console):
             jobs = watch(state, console, shorter)
         summarise(state, cluster, console)
-        if options.keep is not None:
-            shutil.copytree(state, options.keep)
     finally:
         shutil.rmtree(state, ignore_errors=True)
     failed = [job["id"] for job in jobs if job["state"] != "SUCCEEDED"]
