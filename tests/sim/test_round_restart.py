@@ -72,9 +72,9 @@ class Run:
     ended_at: dict[str, float]
 
 
-def simulated(policy: Policy, jobs: Sequence[SimJob] = JOBS) -> Run:
-    journal = MemoryJournal()
-    run(policy, SimBackend(jobs, parse_cluster("1x4")), state=State(), journal=journal, cadence=Cadence())
+def simulated(policy: Policy, jobs: Sequence[SimJob], cluster: str, cadence: str = "event") -> Run:
+    journal, world = MemoryJournal(), SimBackend(jobs, parse_cluster(cluster))
+    run(policy, world, state=State(), journal=journal, cadence=Cadence.parse(cadence))
     return Run(tuple(journal), {each.job: each.at for each in journal if isinstance(each, JobExited)})
 
 
@@ -94,10 +94,10 @@ def said(plan: Plan, view: Snapshot) -> tuple[object, ...]:
     return dict(plan.allocations), plan.review_at, plan.memo, {job_id: plan.reasons[job_id] for job_id in view.jobs}
 
 
-def assert_goes_on(make: Callable[[], Policy], jobs: Sequence[SimJob]) -> None:
+def assert_goes_on(make: Callable[[], Policy], jobs: Sequence[SimJob], cluster: str = "1x4") -> None:
     """From the middle of rounds: the same plan with the same memory, and the same ends of all jobs."""
     first = make()
-    whole = simulated(first, jobs)
+    whole = simulated(first, jobs, cluster)
     assert len(whole.ended_at) == len(jobs)
     for at in MOMENTS_S:
         view = restored(whole.messages, at).snapshot()
@@ -120,3 +120,17 @@ def test_so_it_does_inside_what_a_service_puts_around_it(name: str) -> None:
     # Hidden from the policy until the jobs before it have ended.
     jobs.append(sim_job("late", 500.0, 2, tenant="ann", priority=-1))
     assert_goes_on(lambda: standard(make_policy(name), minimum_run_s=30.0, spare_unsaved=False), jobs)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_so_it_does_on_two_gpu_types(name: str) -> None:
+    assert_goes_on(lambda: make_policy(name), JOBS, "fast=1x4,slow=1x1")
+
+
+# `shockwave-elastic` gives GPUs that it left idle when the round began to whichever job fits, when it is asked again.
+@pytest.mark.parametrize("name", [name for name in POLICIES if not name.startswith("shockwave-elastic")])
+def test_how_often_a_policy_is_asked_within_a_round_is_no_information(name: str) -> None:
+    cluster = "fast=1x4,slow=1x1"
+    seldom = simulated(make_policy(name), JOBS, cluster)
+    often = simulated(make_policy(name), JOBS, cluster, "event+33s")
+    assert often.ended_at == pytest.approx(seldom.ended_at, rel=1e-6)
