@@ -337,3 +337,11 @@ def test_every_policy_that_shares_time_can_decide_for_this_machine(policy: str) 
     plan = made.plan(view)
     assert len(plan.allocations) == 2
     assert all(plan.reasons[each].text for each in view.jobs)
+
+
+@pytest.mark.parametrize("policy", [name for name in SHARES if name != "shockwave-elastic"])
+def test_none_of_them_but_the_elastic_market_gives_an_elastic_job_more_than_it_asks_for(policy: str) -> None:
+    made = ControlOptions(policy=policy).make_policy()
+    for on in (None, "n0[0]"):
+        view = make_view("fast=1x4", [job("a", 1, on=on, gpus_min=1, gpus_max=4, in_place=True)], now=1000.0)
+        assert made.plan(view).allocations["a"].total == 1
