@@ -33,7 +33,7 @@ WAIT = ("sleep", "3600")
 
 MAX_MIN, FINISH_TIME_FAIRNESS = "gavel:objective=max-min", "gavel:objective=finish-time-fairness"
 #: Jobs buy few rounds at a time, and one that runs has no advantage: so they take turns.
-SHOCKWAVE = "shockwave:window=2,resolve_every=2,keep=1"
+SHOCKWAVE = "shockwave:window=2,resolve_every=2,keep=1,time_limit_s=60"
 
 #: So short that jobs take turns; and so long that a test is over before it is.
 SHORT_S, LONG_S = 1.5, 86400.0

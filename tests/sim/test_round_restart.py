@@ -37,8 +37,8 @@ POLICIES = [
     "allox",
     f"allox:gangs=time,round_s={ROUND_S:.0f}",
     f"themis:lease_s={ROUND_S:.0f}",
-    f"shockwave:round_s={ROUND_S:.0f},window=8,resolve_every=4",
-    f"shockwave-elastic:round_s={ROUND_S:.0f},window=8,resolve_every=4",
+    f"shockwave:round_s={ROUND_S:.0f},window=8,resolve_every=4,time_limit_s=60",
+    f"shockwave-elastic:round_s={ROUND_S:.0f},window=8,resolve_every=4,time_limit_s=60",
 ]
 
 #: In the proportions that a forecast assumes until they were measured.
