@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from fairlead.core.types import Job
 from fairlead.plugins import make_policy
 from fairlead.server.journal import recover
 from fairlead.server.store import Store
+from fairlead.sim.believed import room
 from fairlead.sim.forecast import Forecast, retold
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,6 +53,25 @@ QUICK = 6
 #: Often: the jobs are short.
 CADENCE = "event+5s"
 
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the service is started with, as options of `fairlead up`."""
+
+    policy: str
+    #: Nodes as in `fairlead up --nodes`.
+    nodes: str
+
+    @property
+    def options(self) -> list[str]:
+        """Those that are no defaults, as a user would type them."""
+        cluster = ["--nodes", self.nodes] if self.nodes else ["--gpus", "4"]
+        return cluster if self.policy == DEFAULT_POLICY else [*cluster, "--policy", self.policy]
+
+
+DEFAULT_POLICY = "pilot"
+
+
 #: Seconds after which something must be wrong.
 TOO_LONG_S = 600.0
 
@@ -57,13 +79,16 @@ TOO_LONG_S = 600.0
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="half a minute instead of two")
-    shorter = QUICK if parser.parse_args().quick else 1
+    parser.add_argument("--policy", default=DEFAULT_POLICY, help="as in `fairlead up --policy`  [default: %(default)s]")
+    parser.add_argument("--nodes", default="", help="as in `fairlead up --nodes`, e.g. 'fast=1x2,slow=1x2@50%%'")
+    options = parser.parse_args()
+    shorter, cluster = QUICK if options.quick else 1, Cluster(options.policy, options.nodes)
     console = Console() if sys.stdout.isatty() else Console(width=110)
     state = Path(tempfile.mkdtemp(prefix="fairlead-demo-"))
     try:
-        with service(state, console):
+        with service(state, cluster, console):
             jobs = watch(state, console, shorter)
-        summarise(state, console)
+        summarise(state, cluster, console)
     finally:
         shutil.rmtree(state, ignore_errors=True)
     failed = [job["id"] for job in jobs if job["state"] != "SUCCEEDED"]
@@ -73,10 +98,10 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def service(state: Path, console: Console) -> Iterator[None]:
+def service(state: Path, cluster: Cluster, console: Console) -> Iterator[None]:
     """A control plane of our own, gone at the end whatever happens."""
-    up = [*FAIRLEAD, "up", "--detach", "--gpus", "4", "--state", str(state), "--port", "0"]
-    console.print("[bold]$ fairlead up --detach --gpus 4[/]")
+    up = [*FAIRLEAD, "up", "--detach", *cluster.options, "--state", str(state), "--port", "0"]
+    console.print(f"[bold]$ fairlead up --detach {shlex.join(cluster.options)}[/]")
     subprocess.run(up, check=True, env={**os.environ, "FAIRLEAD_SCHEDULER_CADENCE": CADENCE})
     try:
         yield
@@ -138,20 +163,22 @@ def watch(state: Path, console: Console, shorter: int) -> list[dict[str, Any]]:
 # -- the summary -------------------------------------------------------------------------------------------------------
 
 
-def summarise(state: Path, console: Console) -> None:
+def summarise(state: Path, cluster: Cluster, console: Console) -> None:
     with Store.open(f"sqlite:///{state}/fairlead.db") as store:
         known, _ = recover(store, State, lambda data: State.of(codec.decode(Facts, data, place="snapshot")))
         jobs = sorted(known.finished.values(), key=lambda job: job.submitted_at)
         achieved(jobs, console)
         rescales(store, jobs, console)
     nodes = tuple(known.nodes.values())
+    widest = max(room(nodes).values())
     fixed = {
         f"simulated: FIFO, {gpus} GPU{'s' * (gpus > 1)} each": retold(
             jobs, nodes, policy=make_policy("fifo"), cadence=Cadence(), gpus=gpus
         )
         for gpus in (1, 2, 4)
+        if gpus <= widest
     }
-    ours = retold(jobs, nodes, policy=make_policy("pilot"), cadence=Cadence.parse(CADENCE))
+    ours = retold(jobs, nodes, policy=make_policy(cluster.policy), cadence=Cadence.parse(CADENCE))
     compare(jobs, {"as it was": None, "simulated: the same": ours, **fixed}, console)
 
 

@@ -149,6 +149,15 @@ def test_a_review_is_due_also_when_a_quiet_event_comes_at_that_time() -> None:
     assert world.happened("plan") == [0.0, 7.5]
 
 
+@pytest.mark.parametrize(("cadence", "first"), [("event", 7.0), ("event+60s", 7.0), ("60s", 60.0)])
+def test_where_jobs_are_there_already_the_first_decision_comes_at_once(cadence: str, first: float) -> None:
+    """After a restart nothing says when the last plan wanted to be reviewed."""
+    state = replay([*BEGIN, Start(0.0, "a", 1, A), JobStarted(7.0, "a", 1)])
+    world = World([[Tick(first)]], lambda view: Plan(view.allocations))
+    run(world, world, state=state, journal=world, cadence=Cadence.parse(cadence))
+    assert world.happened("wait", "plan")[:2] == [first, first]
+
+
 def test_the_clock_alone_does_not_honour_reviews() -> None:
     world = played([BEGIN, [Tick(60.0)]], Plan({"a": A}, review_at=70.0), "60s")
     assert world.happened("wait") == [60.0, 60.0, 120.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from tenants import sizes
@@ -10,9 +11,11 @@ from tenants import sizes
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import JobRescaled, Resize, Tick
 from fairlead.core.types import JobSpec, Phase
+from fairlead.plugins import make_policy
 from fairlead.policies.even import Even
 from fairlead.policies.fifo import Fifo
 from fairlead.policies.middleware import MinimumRun, Queue, Tenancy
+from fairlead.policies.middleware.minimum import usual_minimum_s
 from fairlead.policies.ranked import FewestGpus
 from fairlead.policies.tiresias import Tiresias
 from fairlead.sim.cluster import parse_cluster
@@ -137,3 +140,24 @@ def test_it_asks_to_be_reviewed_when_the_first_protection_ends() -> None:
     state = make_state("1x4", [job("a", 2, on="n0[0,1]", submitted_at=100.0), job("b", 2, on="n0[2,3]")], now=130.0)
     state.apply(Tick(130.0))
     assert MinimumRun(FewestGpus()).plan(state.snapshot()).review_at == math.inf  # nobody was to be disturbed
+
+
+def test_what_is_usual_is_half_a_round_or_lease_where_that_is_shorter() -> None:
+    usual = {"fifo": 30.0, "isolated": 30.0, "isolated:round_s=5": 2.5, "themis:lease_s=10": 5.0}
+    usual |= {"frugal+shockwave-elastic:round_s=8": 4.0}
+    assert {name: usual_minimum_s(make_policy(name)) for name in usual} == usual
+
+
+def test_a_reason_keeps_the_numbers_of_the_policy_inside() -> None:
+    jobs = [job("a", 1, on="n0[0]", submitted_at=0.0), job("b", 1)]
+    memo = {
+        "rounds": {"ends_at": 10.0, "decided_at": 0.0, "deficit": {"b": {"gpu": 9.0}}, "served": {"a": {}, "b": {}}}
+    }
+    view = replace(make_view("1x1", jobs, now=10.0), memo=memo)
+    inner = make_policy("isolated:round_s=10")
+    assert list(inner.plan(view).allocations) == ["b"]
+    plan = MinimumRun(inner, seconds=15.0).plan(view)
+    assert list(plan.allocations) == ["a"]
+    for name in ("a", "b"):
+        assert {"owed", "received"} <= plan.reasons[name].numbers.keys(), plan.reasons[name]
+    assert plan.reasons["b"].code == "minimum-run"

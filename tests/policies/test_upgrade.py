@@ -52,6 +52,15 @@ def test_a_job_on_a_slow_type_moves_to_a_faster_one_with_room(policy: str) -> No
     assert reason.startswith("moves from slow to 8 GPUs of type fast: n2[0,1,2,3] n3[0,1,2,3]")
 
 
+def test_shockwave_moves_a_job_when_a_round_begins_and_not_before() -> None:
+    view = slow_and_fast(job("a", 4, on="n0[0,1,2,3]", estimate_s=20_000.0))
+    assert types_of("shockwave", view) == {"a": "fast"}
+    within = replace(view, memo={"shockwave": {"ends_at": view.now + 60.0}})
+    assert types_of("shockwave", within) == {"a": "slow"}
+    brief = slow_and_fast(job("a", 4, on="n0[0,1,2,3]", estimate_s=5_010.0))
+    assert types_of("shockwave", brief) == {"a": "slow"}, "what is left is not worth a restart"
+
+
 @pytest.mark.parametrize("policy", PREEMPTING)
 def test_a_job_stays_where_types_are_equally_fast_drawn_or_full(policy: str) -> None:
     jobs = [job("a", 4, on="n0[0,1,2,3]")]

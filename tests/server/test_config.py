@@ -13,10 +13,12 @@ from click.testing import CliRunner
 
 from fairlead.cli.main import main
 from fairlead.core.errors import InvalidSpec
+from fairlead.policies.gavel.solution import GOALS
 from fairlead.policies.middleware.queues import Queue
 from fairlead.server.config import FORMS, QUEUE_FORMS, SECTIONS, Config, find_file, keys_of, load
 from fairlead.server.controller import ControlOptions
 from fairlead.server.keys import InvalidConfig, lines_of, span, without_password
+from fairlead.testing import job, make_view
 
 MANUAL = Path(__file__).parents[2] / "docs" / "operating.md"
 
@@ -321,3 +323,25 @@ def test_the_example_in_the_manual_is_good(tmp_path: Path) -> None:
     assert examples
     for example in examples:
         assert read(tmp_path, example)
+
+
+SHARES = ["allox", "allox:gangs=time", "themis", "gandiva-fair", "isolated", "shockwave", "shockwave-elastic"]
+SHARES += ["fifo-rounds", "gavel:heterogeneity=agnostic", "gavel:sharing=pairs"]
+SHARES += [f"gavel:objective={each}" for each in GOALS if each != "nash-discounted"]
+
+
+@pytest.mark.parametrize("policy", SHARES)
+def test_every_policy_that_shares_time_can_decide_for_this_machine(policy: str) -> None:
+    made = ControlOptions(policy=policy).make_policy()
+    view = make_view("fast=1x1,slow=1x1", [job("a", 1), job("b", 1), job("c", 1)])
+    plan = made.plan(view)
+    assert len(plan.allocations) == 2
+    assert all(plan.reasons[each].text for each in view.jobs)
+
+
+@pytest.mark.parametrize("policy", [name for name in SHARES if name != "shockwave-elastic"])
+def test_none_of_them_but_the_elastic_market_gives_an_elastic_job_more_than_it_asks_for(policy: str) -> None:
+    made = ControlOptions(policy=policy).make_policy()
+    for on in (None, "n0[0]"):
+        view = make_view("fast=1x4", [job("a", 1, on=on, gpus_min=1, gpus_max=4, in_place=True)], now=1000.0)
+        assert made.plan(view).allocations["a"].total == 1

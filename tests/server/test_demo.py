@@ -27,11 +27,15 @@ def cookies() -> set[bytes]:
     return found
 
 
+#: Default, and a policy that shares time in rounds on two GPU types.
+OPTIONS = [(), ("--policy", "gavel:objective=max-min,round_s=5", "--nodes", "fast=1x2,slow=1x2@50%")]
+
+
 @pytest.mark.slow
-def test_the_demonstration_runs_tells_and_leaves_nothing_behind() -> None:
-    done = subprocess.run(
-        [sys.executable, str(DEMO), "--quick"], capture_output=True, text=True, check=False, timeout=400.0
-    )
+@pytest.mark.parametrize("options", OPTIONS, ids=["pilot", "gavel"])
+def test_the_demonstration_runs_tells_and_leaves_nothing_behind(options: tuple[str, ...]) -> None:
+    command = [sys.executable, str(DEMO), "--quick", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400.0)
     assert done.returncode == 0, done.stdout + done.stderr
     for said in ("What each job achieved", "Every rescale", "The same jobs, otherwise", "FIFO, 2 GPUs each"):
         assert said in done.stdout

@@ -115,10 +115,13 @@ class Cadence:
 
 
 def run(policy: Policy, backend: Backend, *, state: State, journal: Journal, cadence: Cadence) -> None:
-    """Decide until the world ends. Whoever runs already stays where it is until the first decision."""
+    """Decide until the world ends. Whoever runs already stays where it is until the first decision.
+
+    That comes at once where jobs are there already: when their last plan wanted to be reviewed is not known any more.
+    """
     view = state.snapshot()
     plan = Plan(view.allocations, packed=frozenset({frozenset(view.allocations)}) if view.shared else frozenset())
-    deadline = cadence.next(state.now, plan, state.wakes_at)
+    deadline = state.now if state.live and cadence.on_events else cadence.next(state.now, plan, state.wakes_at)
     while (events := backend.wait(deadline)) is not None:
         for event in events:  # 1. learn what happened
             before = state.now

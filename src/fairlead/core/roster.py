@@ -26,6 +26,7 @@ class Roster:
         self.finished: dict[str, Job] = {}
         self.schedulable: dict[str, Job] = {}  # live, and for the policy to decide about; in order of arrival
         self.barred: dict[str, Job] = {}  # live, not schedulable, but not pending: they have processes
+        self.absent: set[str] = set()  # live and not schedulable
         self.allocations: dict[str, Allocation] = {}  # non-empty allocations of schedulable jobs
         self.assigned = Occupancy()  # of allocations
         self.held = Occupancy()  # of every live job's `held`
@@ -81,6 +82,10 @@ class Roster:
         elif was:
             del self.schedulable[job_id]
             self.table.drop(job_id)
+        if new.phase.final or schedulable:
+            self.absent.discard(job_id)
+        else:
+            self.absent.add(job_id)
         if new.phase is Phase.PENDING or new.phase.final or schedulable:
             self.barred.pop(job_id, None)
         else:

@@ -145,13 +145,24 @@ class Snapshot:
     ledger: Ledger = field(default_factory=Ledger)
     #: What the policy left behind with its last plan (`Plan.memo`).
     memo: Memo = field(default_factory=dict)
+    #: Ids of the live jobs that may not run now.
+    absent: frozenset[str] = frozenset()
     #: True remaining seconds of a job, for policies that declare themselves oracles; only the simulator has one.
     oracle: Callable[[str], float] | None = None
     #: For the same policies, where their world can tell.
     step_oracle: StepOracle | None = None
+    #: `jobs` as the state made it; a policy that wraps another may show it fewer.
+    _schedulable: Mapping[str, Job] = field(default_factory=dict, compare=False, repr=False)
     _table: Table | None = field(default=None, compare=False, repr=False)
     _node_table: NodeTable | None = field(default=None, compare=False, repr=False)
     _version: tuple[int, int] = field(default=(-1, -1), compare=False, repr=False)
+
+    def is_live(self, job_id: str) -> bool:
+        """The job has not ended, although it may not be in `jobs`: on hold, say, or hidden by a policy around this one.
+
+        What a policy remembers of such a job it should keep, for when it comes back.
+        """
+        return job_id in self.jobs or job_id in self._schedulable or job_id in self.absent
 
     @property
     def usage(self) -> Mapping[tuple[str, str], float]:

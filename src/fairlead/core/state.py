@@ -188,10 +188,11 @@ class State:
             self._nodes_view = {node.id: node for node in in_order(self.nodes.values())}
         jobs = self._jobs
         jobs.tidy()
+        schedulable = jobs.schedulable.copy()
         return Snapshot(
             now=self.now,
             fair_gpu_s=self.fair_gpu_s,
-            jobs=jobs.schedulable.copy(),
+            jobs=schedulable,
             nodes=self._nodes_view,
             allocations=jobs.allocations.copy(),
             assigned=jobs.assigned.masks.copy(),
@@ -203,6 +204,8 @@ class State:
             barred=tuple(jobs.barred.values()),
             ledger=self._ledger.copy(),
             memo=self._memo,
+            absent=frozenset(jobs.absent),
+            _schedulable=schedulable,
             _table=jobs.table,
             _node_table=jobs.node_table,
             _version=(jobs.table.version, jobs.node_table.version),

@@ -47,7 +47,7 @@ class _Memory:
 
     def __init__(self, view: Snapshot) -> None:
         kept: Memo = view.memo.get(_MEMO, {})
-        self._steps = {job_id: dict(steps) for job_id, steps in kept.items() if job_id in view.jobs}
+        self._steps = {job_id: dict(steps) for job_id, steps in kept.items() if view.is_live(job_id)}
 
     def note(self, job_id: str, size: _Size, steps: int) -> None:
         known = self._steps.setdefault(job_id, {})

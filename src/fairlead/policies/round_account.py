@@ -7,8 +7,9 @@ Two ways to keep the account:
             EEVDF, Stoica and Abdel-Wahab 1995). So a group is about half a round ahead or behind at most, while the
             shares can be met at all; where they cannot, as start-up takes time and large jobs leave gaps, the loss is
             shared in proportion. More than its share, on GPUs that no other job wanted, is not held against a job.
-            Nothing is reset when other jobs come or leave. This is our default: the ratio that Gavel goes by lets a
-            stream of new jobs, each with little received, pass a job of many GPUs.
+            Nothing is reset when other jobs come or leave. Shares are renewed when a round begins, and when a job or a
+            GPU came or went; a decision in between changes nothing here. This is our default: the ratio that Gavel goes
+            by lets a stream of new jobs, each with little received, pass a job of many GPUs.
     reset   As Gavel keeps it (OSDI '20, section 5, and its released scheduler): service is counted from half a round
             since the last renewal of the shares; priority is the share owed over the share of all service received;
             what was missed until a renewal is added to a deficit, which only breaks ties. Shares are renewed when a
@@ -30,6 +31,7 @@ from typing import Any
 from fairlead.core.memo import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Phase
+from fairlead.policies.wait_reason import open_gpus
 
 #: Ids of jobs that share their GPUs, sorted; mostly one.
 Group = tuple[str, ...]
@@ -72,27 +74,39 @@ class Account:
     served: dict[str, dict[str, float]] = field(default_factory=dict)
     group: dict[str, Group] = field(default_factory=dict)
     failures: int = 0
+    #: GPUs on open nodes at the last decision, by type.
+    gpus: dict[str, int] = field(default_factory=dict)
+    #: The deficits and seconds served of live jobs that are not in the snapshot: on hold, or hidden by a policy around
+    #: this one. A job that comes back goes on from there, however long it was away.
+    absent_deficit: dict[str, dict[str, float]] = field(default_factory=dict)
+    absent_served: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, view: Snapshot) -> Account:
         """As the last plan left it; jobs that have ended are left out, and groups of which only some have shrink."""
         kept: Mapping[str, Any] = view.memo.get(MEMO, {})
         live = view.jobs
+        deficit, served = _with_absent(view, kept, "deficit"), _with_absent(view, kept, "served")
+        left = not kept.get("served", {}).keys() <= live.keys()
+        returned = not live.keys().isdisjoint(kept.get("absent", {}).get("served", {}))
         return cls(
             decided_at=kept.get("decided_at", -math.inf),
             ends_at=kept.get("ends_at", -math.inf),
             renewed_at=kept.get("renewed_at", -math.inf),
-            changed=kept.get("changed", False) or not kept.get("served", {}).keys() <= live.keys(),
+            changed=kept.get("changed", False) or left or returned,
             owed=_amounts(kept.get("owed", {}), live),
             received=_amounts(kept.get("received", {}), live),
-            deficit=_amounts(kept.get("deficit", {}), live),
-            served={job_id: dict(by_type) for job_id, by_type in kept.get("served", {}).items() if job_id in live},
+            deficit=_amounts(deficit, live),
+            served={job_id: dict(by_type) for job_id, by_type in served.items() if job_id in live},
             group={job_id: _living(key, live) for job_id, key in kept.get("group", {}).items() if job_id in live},
             failures=kept.get("failures", 0),
+            gpus=dict(kept.get("gpus", {})),
+            absent_deficit={text: by_type for text, by_type in deficit.items() if not _living(text, live)},
+            absent_served={job_id: by_type for job_id, by_type in served.items() if job_id not in live},
         )
 
     def memo(self) -> Memo:
-        kept: dict[str, Any] = {"changed": self.changed, "failures": self.failures}
+        kept: dict[str, Any] = {"changed": self.changed, "failures": self.failures, "gpus": self.gpus}
         for name in ("decided_at", "ends_at", "renewed_at"):
             if math.isfinite(at := getattr(self, name)):
                 kept[name] = at
@@ -103,7 +117,19 @@ class Account:
             kept[name] = by_key
         kept["served"] = self.served
         kept["group"] = {job_id: _AND.join(group) for job_id, group in self.group.items()}
+        absent = {"deficit": self.absent_deficit, "served": self.absent_served}
+        if any(absent.values()):
+            kept["absent"] = absent
         return {MEMO: kept}
+
+    def is_current(self, view: Snapshot) -> bool:
+        """No job and no GPU came or went, and none failed, since the last decision."""
+        return (
+            not self.changed
+            and self.served.keys() == view.jobs.keys()
+            and self.failures == sum(job.failures for job in view.jobs.values())
+            and self.gpus == open_gpus(view)
+        )
 
     def measure(self, view: Snapshot, *, by_clock: bool) -> Amounts:
         """Seconds received since the last decision; remembers from where to go on."""
@@ -138,6 +164,12 @@ class Account:
 _AMOUNTS = ("owed", "received", "deficit")
 
 
+def _with_absent(view: Snapshot, kept: Mapping[str, Any], name: str) -> dict[str, dict[str, float]]:
+    """What was kept of live jobs under a name, of those in the last snapshot and of the absent ones."""
+    both: dict[str, dict[str, float]] = {**kept.get("absent", {}).get(name, {}), **kept.get(name, {})}
+    return {text: by_type for text, by_type in both.items() if any(map(view.is_live, text.split(_AND)))}
+
+
 def _amounts(kept: Mapping[str, Mapping[str, float]], live: Mapping[str, Job]) -> Amounts:
     found: Amounts = {}
     for text, by_type in kept.items():
@@ -159,7 +191,11 @@ Standing = tuple[float, float]
 class Deadline:
     """See the module."""
 
-    def update(self, account: Account, view: Snapshot, owed: Callable[[], Owed], round_s: float) -> None:
+    def update(
+        self, account: Account, view: Snapshot, owed: Callable[[], Owed], *, round_s: float, is_boundary: bool
+    ) -> None:
+        if not is_boundary and account.is_current(view):
+            return  # how often a policy is asked within a round, after a restart say, is no information
         elapsed_s = max(0.0, view.now - account.decided_at) if math.isfinite(account.decided_at) else 0.0
         gained = account.measure(view, by_clock=False)
         met = _met(view, account.owed, gained, elapsed_s)
@@ -176,6 +212,7 @@ class Deadline:
             if share > 0.0
         }
         account.owed, account.renewed_at, account.changed = shares, view.now, False
+        account.decided_at, account.gpus = view.now, open_gpus(view)
 
     def waits_s(self, account: Account, now: float) -> float | None:
         """Seconds that a job waits which is not in the shares in force; None, as it may have what is left."""
@@ -210,7 +247,9 @@ class Reset:
 
     renewal_s: float
 
-    def update(self, account: Account, view: Snapshot, owed: Callable[[], Owed], round_s: float) -> None:
+    def update(
+        self, account: Account, view: Snapshot, owed: Callable[[], Owed], *, round_s: float, is_boundary: bool
+    ) -> None:
         gained = account.measure(view, by_clock=True)
         first_s = round_s / 2
         for key, seconds in gained.items():
@@ -224,6 +263,7 @@ class Reset:
             account.received = {}
             account.owed = {key: float(share) for key, share in owed().items()}
             account.renewed_at, account.changed = view.now, False
+        account.decided_at = view.now
 
     def waits_s(self, account: Account, now: float) -> float | None:
         """Seconds until the next renewal is due: before, no GPUs are given to a job that came after the last one."""

@@ -95,9 +95,9 @@ def next_round(
     """
     account = Account.of(view)
     compute = owed if callable(owed) else lambda: owed
-    rounds.account.update(account, view, compute, rounds.round_s)
     # A round in which nothing runs any more is over.
     is_boundary = not view.allocations or view.now >= account.ends_at - _ALMOST * rounds.round_s
+    rounds.account.update(account, view, compute, round_s=rounds.round_s, is_boundary=is_boundary)
     if is_boundary:
         account.ends_at = view.now + rounds.round_s
     queue = _queue(view, account, rounds)
@@ -112,7 +112,6 @@ def next_round(
         else:
             selection.take(candidate)
     allocations = selection.place()
-    account.decided_at = view.now
     account.group = {
         job_id: selection.chosen[job_id].group if job_id in selection.chosen else account.group.get(job_id, (job_id,))
         for job_id in allocations

@@ -84,7 +84,8 @@ class Tiresias:
         limits = self._limits
         queue_J = self._queue(service_J)
         if self.within == "entry":
-            memory.entered, order_J = _in_turn(columns, queue_J, memory.entered)
+            entered, order_J = _in_turn(columns, queue_J, memory.entered)
+            memory.entered |= entered
         else:
             order_J = _order(columns, queue_J, service_J - limits[queue_J], view.now)
         speeds = speeds_by(self.gpu_type, self.seed, view)
@@ -165,8 +166,8 @@ class _Memory:
         kept = view.memo.get(_MEMO, {})
         forgiven, entered = kept.get("forgiven", {}), kept.get("entered", {})
         return cls(
-            {job_id: gpu_s for job_id, gpu_s in forgiven.items() if job_id in view.jobs},
-            {job_id: seen for job_id, seen in entered.items() if job_id in view.jobs},
+            {job_id: gpu_s for job_id, gpu_s in forgiven.items() if view.is_live(job_id)},
+            {job_id: seen for job_id, seen in entered.items() if view.is_live(job_id)},
         )
 
     def memo(self) -> Memo:

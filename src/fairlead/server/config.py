@@ -112,8 +112,8 @@ class SchedulerKeys:
 
     policy: str = key("pilot", checked(make_live_policy, "a policy, see `fairlead policies`"))
     cadence: str = key("event+10s", checked(Cadence.parse, "event, 60s or event+60s"))
-    #: A job that was started is left alone for so long.
-    minimum_run: float = key(30.0, duration())
+    #: A job that was started is left alone for so long. 30 s, or half a round of the policy if shorter, if left out.
+    minimum_run: float | None = key(None, duration())
     #: Stop jobs that have told of no checkpoint, and would begin anew, for others of the same standing.
     preempt_unsaved: bool = key(False, flag())
     #: So long before a node has to be empty, jobs begin to leave it.

@@ -41,6 +41,7 @@ from fairlead.core.state import State
 from fairlead.core.types import Job, JobSpec, Node, Phase
 from fairlead.core.usage import HALF_LIFE_S
 from fairlead.policies.middleware import Queue, receipt, standard
+from fairlead.policies.middleware.minimum import usual_minimum_s
 from fairlead.server.clerk import Clerk
 from fairlead.server.config import make_live_policy
 from fairlead.server.journal import SqlJournal, recover
@@ -67,7 +68,8 @@ class ControlOptions:
     policy: str = "pilot"
     cadence: str = "event+10s"
     queues: tuple[Queue, ...] = ()
-    minimum_run_s: float = 30.0
+    #: None is what suits the policy.
+    minimum_run_s: float | None = None
     preempt_unsaved: bool = False
     drain_lead_s: float = 120.0
     half_life_s: float = HALF_LIFE_S
@@ -78,10 +80,11 @@ class ControlOptions:
 
     def make_policy(self) -> Policy:
         """One that has seen nothing: the loop's own, and one for each forecast."""
+        policy = make_live_policy(self.policy)
         return standard(
-            make_live_policy(self.policy),
+            policy,
             self.queues,
-            minimum_run_s=self.minimum_run_s,
+            minimum_run_s=usual_minimum_s(policy) if self.minimum_run_s is None else self.minimum_run_s,
             lead_s=self.drain_lead_s,
             spare_unsaved=not self.preempt_unsaved,
         )

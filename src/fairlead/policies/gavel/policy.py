@@ -116,8 +116,12 @@ class Gavel:
             if basis and basis == memory.get("basis"):
                 return self._where_they_run(view, Account.of(view).owed)
             shares = self.shares(inputs)
+            isolated_before = kept.get("isolated", {})
             kept.clear()
             kept.update(self._remember(view, inputs, shares))
+            if "isolated" in kept:  # of jobs on hold, too
+                absent = {name: each for name, each in isolated_before.items() if view.is_live(name)}
+                kept["isolated"] = {**absent, **kept["isolated"]}
             if basis:
                 kept["basis"] = basis
             owed = inputs.owed(shares.alone_JT, shares.pairs)

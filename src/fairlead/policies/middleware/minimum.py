@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from fairlead.core.errors import InvalidSpec
+from fairlead.core.loop import Policy
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import NOTHING, Allocation, Job, Phase, Plan, Reason
 from fairlead.core.wording import counted
@@ -52,11 +53,13 @@ class MinimumRun(Wearer):
         allocations, waits = put_back(view, plan, protected, resizes=self.adapts != "nothing")
 
         def explain(job: Job) -> Reason:
+            inner = plan.reasons[job.id]
             if job.id in waits:
-                return _waits(view, waits[job.id], protected.get(waits[job.id], view.now + self.seconds), self.seconds)
+                until = protected.get(waits[job.id], view.now + self.seconds)
+                return _beside(inner, _waits(view, waits[job.id], until, self.seconds))
             if allocations.get(job.id) == plan.allocations.get(job.id):
-                return plan.reasons[job.id]
-            return _stays(view, allocations[job.id], protected.get(job.id))
+                return inner
+            return _beside(inner, _stays(view, allocations[job.id], protected.get(job.id)))
 
         review_at = min(plan.review_at, *protected.values())
         return replace(plan, allocations=allocations, reasons=Reasons(view, explain), review_at=review_at)
@@ -67,11 +70,31 @@ class MinimumRun(Wearer):
         return reason.code == QUOTA and reason.numbers.get(OWNER_WAITS_S, 0.0) > self.seconds
 
 
+#: Seconds that a job is left alone for, where nothing else is said.
+USUAL_S = 30.0
+
+
+def usual_minimum_s(policy: Policy) -> float:
+    """What suits a policy: half of its round or lease, if that is shorter than what is usual.
+
+    A whole round would let a job that took a moment to start keep its GPUs for the next round as well.
+    """
+    inner: Policy | None = getattr(policy, "inner", None)
+    turns_s: list[float] = [getattr(policy, name) for name in ("round_s", "lease_s") if hasattr(policy, name)]
+    within_s = USUAL_S if inner is None else usual_minimum_s(inner)
+    return min(within_s, *(seconds / 2.0 for seconds in turns_s)) if turns_s else within_s
+
+
 def safe_until(job: Job, now: float, seconds: float) -> float:
     """Until when a job that holds GPUs should be left alone; for one that does not train yet, as far as we can tell."""
     if not job.allocation:
         return -math.inf
     return (job.since if job.phase is Phase.RUNNING else now) + seconds
+
+
+def _beside(inner: Reason, reason: Reason) -> Reason:
+    """The reason, with those numbers of the inner policy's that it does not state itself."""
+    return replace(reason, numbers={**inner.numbers, **reason.numbers})
 
 
 def _is_disturbed(job: Job, planned: Allocation) -> bool:

@@ -42,7 +42,8 @@ def crowding(view: Snapshot, memory: MarketMemory, ids: Sequence[str], gpus: int
     )
     level = max(1.0, len(view.jobs) / gpus) if gpus else max(1.0, float(len(view.jobs)))
     since: dict[str, Any] = kept.get("since", {})
-    begun = {job_id: float(since.get(job_id, until)) for job_id in view.jobs}
+    begun = {job_id: float(at) for job_id, at in since.items() if view.is_live(job_id)}
+    begun |= {job_id: until for job_id in view.jobs if job_id not in begun}
     memory.crowding = {"integral_s": until, "at": view.now, "level": level, "since": begun}
     age_J = np.array([view.now - view.jobs[job_id].submitted_at for job_id in ids])
     met_J = np.array([until - begun[job_id] for job_id in ids])

@@ -34,16 +34,21 @@ def market_reasons(
 
     def explain(job: Job) -> Reason:
         bought = memory.bought.get(job.id, 0)
+        age_s = view.now - job.submitted_at
+        received = job.run_at(view.now) / age_s if age_s > 0.0 else 0.0
         numbers = {
+            "owed": bought / window,
+            "received": received,
             "price": memory.price,
             "rounds_planned": bought,
             "rounds_to_come": memory.count.get(job.id, 0),
             "share_owed": bought / window,
             "round_left_s": left_s,
         }
-        figures = f"{bought} of {window} rounds planned, price {memory.price:.3g} a GPU-round"
+        bids = f"{bought} of {window} rounds planned"
         if job.id not in memory.regimes:
-            figures = "it came after the last purchase, and bids when the next round begins"
+            bids = "it came after the last purchase, and bids when the next round begins"
+        figures = f"{bids}, price {memory.price:.3g} a GPU-round, has had {received:.0%} of the time since it came"
         allocation = allocations.get(job.id)
         if allocation is not None:
             verb = "keeps" if job.allocation == allocation else "gets"

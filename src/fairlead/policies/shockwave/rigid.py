@@ -154,7 +154,9 @@ def _plan(view: Snapshot, options: Shockwave, forecasts: Mapping[str, JobForecas
         if is_stale(view, memory, options.resolve_every):
             _buy(view, memory, jobs, options, crowded, gpus)
         order = _select(view, memory, jobs, options, gpus)
-        allocations, _ = run_first(view, np.concatenate([bound_places(view), order]))
+        # A job that goes on moves to a GPU type that has room and is faster for it, if that pays for the restart.
+        left_s_J = np.array([forecasts[job_id].remaining_s for job_id in view.jobs])
+        allocations, _ = run_first(view, np.concatenate([bound_places(view), order]), left_s_J=left_s_J)
         memory.ends_at = view.now + options.round_s
         memory.rounds_left -= 1
         memory.rounds_since += 1
