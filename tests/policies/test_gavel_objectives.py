@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gavel_problems import check_shares, drawn, reference
 
-from fairlead.policies.gavel.base import Solver
+from fairlead.policies.gavel.class_program import Solver
 from fairlead.policies.gavel.hierarchy import Entity
 from fairlead.policies.gavel.objectives import fair_need, isolated
 from fairlead.policies.gavel.problem import SharingProblem, agnostic, throughput

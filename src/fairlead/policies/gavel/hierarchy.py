@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policies.gavel.base import Solver, can_rise, largest_multiple
+from fairlead.policies.gavel.base import can_rise, largest_multiple
+from fairlead.policies.gavel.class_program import Solver
 from fairlead.policies.gavel.classes import Classes, classify
 from fairlead.policies.gavel.objectives import fair_need, nothing, settled
 from fairlead.policies.gavel.problem import Shares, SharingProblem

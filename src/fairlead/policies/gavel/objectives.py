@@ -30,15 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.policies.gavel.base import (
-    CONCEDED,
-    Face,
-    Solver,
     largest_multiple,
     largest_sum,
     largest_welfare,
     settle,
     tidy,
 )
+from fairlead.policies.gavel.class_program import Face, Solver
 from fairlead.policies.gavel.classes import Classes, classify, unfold
 from fairlead.policies.gavel.problem import Shares, SharingProblem, throughput
 from fairlead.policies.linear_program import NoSolution, Trouble
@@ -324,8 +322,7 @@ def settled(
     price_T: Floats | None = None,
 ) -> Shares:
     """The one of the optima that is ours; the solver's, with a note, if the numbers do not allow it."""
-    conceded_K = None if floor_K is None else floor_K * (1.0 - CONCEDED)
-    value_V = settle(classes, floor_K=conceded_K, face=face)
+    value_V = settle(classes, solver, floor_K=floor_K, face=face)
     notes: tuple[str, ...] = ()
     if value_V is None:
         if found_V is None:

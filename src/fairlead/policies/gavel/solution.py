@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.policies.gavel import objectives
-from fairlead.policies.gavel.base import Solver
+from fairlead.policies.gavel.class_program import Solver
 from fairlead.policies.gavel.hierarchy import Entity, hierarchical
 from fairlead.policies.gavel.partition import Objective, in_parts, worth_of_all
 from fairlead.policies.gavel.problem import Shares, SharingProblem, agnostic, throughput
