@@ -43,9 +43,11 @@ class Multiple(NamedTuple):
     price_K: Floats
     #: How much it rises for a GPU more of each type.
     price_T: Floats
-    #: Classes that have more than they need, and whether those without a price are sure to have: see `is_central`.
+    #: By how much classes have more than that; and whether each class without a price could: see `ClassOptimum`.
     above_K: Floats
     is_central: bool
+    #: All shares with which it fits.
+    face: Face
 
 
 class Sum(NamedTuple):
@@ -72,6 +74,7 @@ def largest_multiple(classes: Classes, need_K: Floats, solver: Solver, *, floor_
         found.price_T / scale,
         found.above_K,
         found.is_central,
+        found.face(classes),
     )
 
 
@@ -79,13 +82,7 @@ def largest_sum(classes: Classes, worth_V: Floats, solver: Solver, *, floor_K: F
     """max sum of worth x such that throughput_k >= floor_k."""
     scale = float(worth_V.max(initial=0.0)) or 1.0
     found = solver.linear(ClassProgram("largest sum", classes, linear_V=-worth_V / scale, floor_K=floor_K))
-    face = Face(
-        unused_V=(found.loss_V > CONCEDED) & (found.value_V < NONE),
-        full_T=found.price_T > CONCEDED,
-        busy_K=found.time_price_K > CONCEDED,
-        floored_K=found.price_K > CONCEDED if floor_K is not None else np.zeros(len(classes.count_K), dtype=bool),
-    )
-    return Sum(float(worth_V @ found.value_V), found.value_V, face, scale * found.price_T)
+    return Sum(float(worth_V @ found.value_V), found.value_V, found.face(classes), scale * found.price_T)
 
 
 def can_rise(classes: Classes, floor_K: Floats, asked_K: Flags, solver: Solver) -> Flags:
@@ -96,10 +93,14 @@ def can_rise(classes: Classes, floor_K: Floats, asked_K: Flags, solver: Solver) 
     raise NotImplementedError
 
 
-def largest_welfare(classes: Classes, weight_K: Floats) -> Floats | None:
-    """The relative throughputs that maximise sum of weight_k ln throughput_k; None if the numbers do not allow it."""
-    found = convex(ClassProgram("Nash welfare", classes, log_K=weight_K / weight_K.max(), slack=SLACK))
-    return None if found is None else classes.relative(tidy(classes, found.value_V))
+def largest_welfare(classes: Classes, weight_K: Floats) -> tuple[Floats, Face] | None:
+    """The relative throughputs that maximise sum of weight_k ln throughput_k, and all shares with which they are had;
+    None if the numbers do not allow it."""
+    found = convex(ClassProgram("Nash welfare", classes, log_K=weight_K / weight_K.max()))
+    if found is None:
+        return None
+    relative_K = classes.relative(found.value_V)
+    return relative_K, found.face(classes)._replace(floored_K=np.ones(len(relative_K), dtype=bool))
 
 
 # -- which of the optima -----------------------------------------------------------------------------------------------

@@ -34,12 +34,15 @@ Flags = NDArray[np.bool_]
 
 #: Rows of time and capacity may be this far over 1 while a balance is looked for; `tidy` takes it back.
 SLACK = 1e-9
+#: A price above this is one, if what it is for is this near to its bound.
+PRICED = 2e-9
+AT_BOUND = 1e-7
 #: A linear program with pairs and more classes than this is quicker by HiGHS' interior-point method than by its simplex.
 LARGE = 1000
 
 
 class Face(NamedTuple):
-    """All optima of a linear program, by complementary slackness: what each of them uses up, and what none uses."""
+    """All optima of a program, by complementary slackness: what each of them uses up, and what none uses."""
 
     #: Columns without a share, types without an idle GPU, classes that always run, and classes at their floor.
     unused_V: Flags
@@ -82,6 +85,17 @@ class ClassOptimum(NamedTuple):
     #: How far each class is above its floor; and whether prices are above 0 for all that is used up in every optimum.
     above_K: Floats
     is_central: bool
+
+    def face(self, classes: Classes) -> Face:
+        """All optima. Where a price is too small to tell, the face is larger: it leaves out none."""
+        capacity_T = classes.problem.capacity_T
+        used_T = np.bincount(classes.type_V, classes.gpus_V * self.value_V, len(capacity_T))
+        return Face(
+            unused_V=(self.loss_V > PRICED) & (self.value_V < AT_BOUND),
+            full_T=(self.price_T * capacity_T > PRICED) & (used_T > capacity_T * (1.0 - AT_BOUND)),
+            busy_K=(self.time_price_K > PRICED) & (classes.total(self.value_V) > 1.0 - AT_BOUND),
+            floored_K=(self.price_K > PRICED) & (self.above_K < AT_BOUND),
+        )
 
 
 @dataclass

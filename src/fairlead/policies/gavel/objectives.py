@@ -114,6 +114,7 @@ def finish_time_fairness(problem: SharingProblem, solver: Solver) -> Shares:
         solver,
         found.value_V,
         floor_K=targets.need(rho) * min(1.0, found.multiple),
+        face=found.face if found.multiple <= 1.0 else None,
         objective=rho,
         price_K=found.price_K,
         price_T=found.price_T,
@@ -173,6 +174,7 @@ def _in_proportion(
         solver,
         found.value_V,
         floor_K=need_K * found.multiple,
+        face=found.face,
         objective=value(found.multiple),
         price_K=found.price_K,
         price_T=found.price_T,
@@ -273,13 +275,14 @@ def nash(problem: SharingProblem, solver: Solver) -> Shares:
     if not len(classes.count_K):
         return nothing(problem)
     weight_K = classes.count_K * classes.problem.weight_J
-    relative_K = largest_welfare(classes, weight_K)
+    found = largest_welfare(classes, weight_K)
     solver.programs += 1
-    if relative_K is None or not (relative_K > 0.0).all():
+    if found is None or not (found[0] > 0.0).all():
         shares = max_min(problem, solver)
         return noted(shares, "the numbers are too uneven for Nash welfare: max-min fairness instead")
+    relative_K, face = found
     welfare = float(weight_K @ np.log(relative_K * classes.best_K / proportional(classes.problem)))
-    return settled(problem, classes, solver, None, floor_K=relative_K, objective=welfare)
+    return settled(problem, classes, solver, None, floor_K=relative_K, face=face, objective=welfare)
 
 
 def discounted(problem: SharingProblem, solver: Solver) -> Shares:
