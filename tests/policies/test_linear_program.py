@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.policies.constraint_matrix import GeneralMatrix
 from fairlead.policies.convex_program import ConvexProgram, minimise
 from fairlead.policies.linear_program import LinearProgram, Method, NoSolution, Trouble
 
@@ -67,28 +68,28 @@ def test_a_program_without_variables_is_empty() -> None:
 
 def test_the_nearest_point_of_a_polyhedron_is_the_one_by_hand() -> None:
     """Nearest to (1, 1, 1) with x + y + z <= 1 and x <= 0.1 is (0.1, 0.45, 0.45)."""
-    from scipy.sparse import csr_array
-
     program = ConvexProgram(
         linear_V=np.full(3, -1.0),
         square_V=np.ones(3),
         log_V=np.zeros(3),
-        matrix=csr_array(np.ones((1, 3))),
+        matrix=GeneralMatrix(np.ones((1, 3))),
         low_R=np.array([-np.inf]),
         high_R=np.array([1.0]),
         low_V=np.zeros(3),
         high_V=np.array([0.1, 1.0, 1.0]),
     )
-    assert minimise(program) == pytest.approx(np.array([0.1, 0.45, 0.45]), abs=1e-8)
+    found = minimise(program)
+    assert found is not None
+    assert found.values_V == pytest.approx(np.array([0.1, 0.45, 0.45]), abs=1e-8)
     logged = program._replace(linear_V=np.zeros(3), square_V=np.zeros(3), log_V=np.array([1.0, 1.0, 3.0]))
-    assert minimise(logged) == pytest.approx(np.array([0.1, 0.225, 0.675]), abs=1e-8)
+    found = minimise(logged)
+    assert found is not None
+    assert found.values_V == pytest.approx(np.array([0.1, 0.225, 0.675]), abs=1e-8)
 
 
 def test_a_polyhedron_without_points_has_no_nearest_one() -> None:
-    from scipy.sparse import csr_array
-
     program = ConvexProgram(
-        np.zeros(1), np.ones(1), np.zeros(1), csr_array(np.ones((1, 1))),
+        np.zeros(1), np.ones(1), np.zeros(1), GeneralMatrix(np.ones((1, 1))),
         np.array([2.0]), np.array([3.0]), np.zeros(1), np.ones(1),
     )  # fmt: skip
     assert minimise(program) is None

@@ -146,23 +146,30 @@ class ArrowMatrix:
 
     Variables are the shares (type by type), the throughputs, and c if there are needs. The rows, in this order:
 
-        sum over t of x[t, k]                                 of each job: its time
+        sum over t of time[t, k] x[t, k]                      of each job: its time
         sum over t of speed[t, k] x[t, k] - r[k] - need[k] c  of each job: its throughput, an equation
         sum over k of load[t, k] x[t, k]                      of each resource
         sum over k, t of move[t, k] x[t, k]                   if there are moves
 
-    A share that is none by the program's bounds has a speed, load and move of 0.
+    Where a job cannot run, all of these are 0.
     """
 
     def __init__(
-        self, speed_TK: Floats, load_TK: Floats, *, need_K: Floats | None = None, move_TK: Floats | None = None
+        self,
+        time_TK: Floats,
+        speed_TK: Floats,
+        load_TK: Floats,
+        *,
+        need_K: Floats | None = None,
+        move_TK: Floats | None = None,
     ) -> None:
         self.types, self.jobs = speed_TK.shape
+        self.time_TK = time_TK
         self.speed_TK, self.load_TK, self.move_TK, self.need_K = speed_TK, load_TK, move_TK, need_K
         self.rows = 2 * self.jobs + self.types + (move_TK is not None)
         # The local variables of a job: its shares, the slack of its time, its throughput; and its two rows of them.
         one, zero = np.ones((1, self.jobs)), np.zeros((1, self.jobs))
-        self.time_NK = np.concatenate([np.ones_like(speed_TK), one, zero])
+        self.time_NK = np.concatenate([time_TK, one, zero])
         self.speed_NK = np.concatenate([speed_TK, zero, -one])
         self.pairs_P = np.triu_indices(self.types + 2, 1)
         cross_NNK = self.time_NK[:, None] * self.speed_NK[None] - self.speed_NK[:, None] * self.time_NK[None]
@@ -184,7 +191,7 @@ class ArrowMatrix:
         speed_K = np.einsum("tk,tk->k", self.speed_TK, x_TK) - own_K
         if self.need_K is not None:
             speed_K -= self.need_K * multiple
-        return np.concatenate([x_TK.sum(axis=0), speed_K, self.shared(x_TK)])
+        return np.concatenate([np.einsum("tk,tk->k", self.time_TK, x_TK), speed_K, self.shared(x_TK)])
 
     def shared(self, x_TK: Floats) -> Floats:
         """What shares come to in the rows that jobs have in common."""
@@ -202,7 +209,7 @@ class ArrowMatrix:
 
     def transposed_times(self, y_R: Floats) -> Floats:
         time_K, speed_K = y_R[: self.jobs], y_R[self.jobs : 2 * self.jobs]
-        found_TK = self.pull(y_R[2 * self.jobs :]) + time_K + self.speed_TK * speed_K
+        found_TK = self.pull(y_R[2 * self.jobs :]) + self.time_TK * time_K + self.speed_TK * speed_K
         found = [found_TK.reshape(-1), -speed_K]
         if self.need_K is not None:
             found.append(np.array([-_dot(self.need_K, speed_K)]))

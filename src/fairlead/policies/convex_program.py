@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 MOST_ITERATIONS = 120
 #: The mean product of slack and multiplier at which the point is taken, and how far rows may then be off.
 CENTRED = 1e-13
-EXACT = 1e-9
+EXACT = 1e-11
 #: Multipliers and distances stay above this: with denormal numbers a processor is slow.
 _TINY = 1e-100
 
@@ -71,7 +71,7 @@ def minimise(program: ConvexProgram) -> Minimum | None:
         if not solver.step():
             break
     solver.look()
-    return solver.minimum(MOST_ITERATIONS) if solver.finished(slack=1e3) else None
+    return solver.minimum(MOST_ITERATIONS) if solver.finished(slack=1e2) else None
 
 
 class _InteriorPoint:

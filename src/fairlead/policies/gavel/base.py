@@ -10,22 +10,24 @@ Legend: K classes, T GPU types, V columns.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policies.gavel.class_program import SLACK, ClassProgram, Face, Solver, convex, moves
+from fairlead.policies.gavel.class_program import ClassProgram, Face, Solver, convex, moves
 from fairlead.policies.gavel.classes import Classes
 from fairlead.policies.linear_program import NoSolution
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-#: An objective may be this far from its optimum, as a share of it, for the sake of fewest changes and balance.
-CONCEDED = 1e-7
-#: And changes this far from the fewest, as a part of the GPU-time of all jobs that hold GPUs.
-MOVES_CONCEDED = 1e-8
+#: So much of its best throughput a job may lose for the sake of fewest changes and balance, so far may changes be from
+#: the fewest, as a part of the GPU-time that could change, and so far rows be over (`tidy` takes that back). What is
+#: tried first is all that rounding needs; more is conceded only where there is no answer with less.
+FIRST_CONCEDED = 1e-10
+CONCEDED = 1e-8
 #: What the spread over types weighs against balance.
 SPREAD_WEIGHT = 1e-4
 #: A share below this is none.
@@ -90,7 +92,10 @@ def can_rise(classes: Classes, floor_K: Floats, asked_K: Flags, solver: Solver) 
 
     Those that can do so one by one can do so together, by the mean of these allocations: so one program tells of all.
     """
-    raise NotImplementedError
+    high_K = np.where(asked_K, floor_K + PROBE, np.inf)
+    program = ClassProgram("room to rise", classes, linear_K=-asked_K.astype(np.float64), floor_K=floor_K, high_K=high_K)
+    risen_K = classes.relative(solver.linear(program).value_V) - floor_K
+    return np.asarray(asked_K & (risen_K > PROBE / 100.0))
 
 
 def largest_welfare(classes: Classes, weight_K: Floats) -> tuple[Floats, Face] | None:
@@ -109,8 +114,8 @@ def largest_welfare(classes: Classes, weight_K: Floats) -> tuple[Floats, Face] |
 def settle(
     classes: Classes, solver: Solver, *, floor_K: Floats | None = None, face: Face | None = None
 ) -> Floats | None:
-    """Among the shares with throughput_k >= floor_k (but for what is `CONCEDED`), and on the face if there is one, those
-    with the least GPU-time on other types than jobs hold; and among these the ones that minimise
+    """Among the shares with throughput_k >= floor_k, and on the face if there is one, those with the least GPU-time on
+    other types than jobs hold; and among these the ones that minimise
 
         sum over jobs of GPUs (1 - throughput)^2                          all are as far below their best
       + SPREAD_WEIGHT  sum over columns of GPUs (x - even)^2 / part       spread as the GPUs are over types
@@ -118,47 +123,43 @@ def settle(
     where part is what the type has of all the GPUs that the class can use, and even is the same, but 0 for pairs. It is
     strictly convex, so there is one minimum. None if the numbers do not allow an answer.
     """
-    if floor_K is not None:
-        conceded_K = floor_K * (1.0 - CONCEDED)
-        if face is not None:  # on which these floors are met exactly
-            conceded_K = np.where(face.floored_K, floor_K - 10.0 * SLACK, conceded_K)
-        floor_K = np.clip(conceded_K, 0.0, 1.0)
-    try:
-        fewest = fewest_moves(classes, solver, floor_K=floor_K, face=face)
-    except NoSolution:
-        return None
+    floor_K = None if floor_K is None else np.clip(floor_K, 0.0, 1.0)
+    for conceded in (FIRST_CONCEDED, CONCEDED):
+        within = ClassProgram("fewest changes", classes, floor_K=floor_K, face=face, slack=conceded)
+        found = _balanced(within, solver)
+        if found is not None:
+            return tidy(classes, found)
+    return None
+
+
+def _balanced(within: ClassProgram, solver: Solver) -> Floats | None:
+    """The most even shares of those with the fewest changes, within the limits of a program."""
+    classes = within.classes
+    limit = None
+    move_V = moves(classes)
+    if move_V.any():
+        try:
+            fewest = solver.linear(replace(within, linear_V=move_V / float(move_V.max())))
+        except NoSolution:
+            return None
+        limit = float(move_V @ fewest.value_V) + within.slack
     weight_K = classes.count_K * classes.problem.gpus_J.astype(np.float64)
     unit = float(weight_K.max(initial=1.0))
     part_V = _part(classes)
     square_V = 2.0 * SPREAD_WEIGHT * classes.gpus_V / part_V / unit
     even_V = np.where(classes.single_V, part_V, 0.0)
     found = convex(
-        ClassProgram(
-            "balance",
-            classes,
+        replace(
+            within,
+            name="balance",
             linear_V=-square_V * even_V,
             square_V=square_V,
             linear_K=-2.0 * weight_K / unit,
             square_K=2.0 * weight_K / unit,
-            floor_K=floor_K,
-            face=face,
-            limit=None if fewest is None else fewest + MOVES_CONCEDED,
-            slack=SLACK,
+            limit=limit,
         )
     )
-    return None if found is None else tidy(classes, found.value_V)
-
-
-def fewest_moves(
-    classes: Classes, solver: Solver, *, floor_K: Floats | None = None, face: Face | None = None
-) -> float | None:
-    """The least GPU-time on other types than jobs hold, as a part of what could move; None if no job could."""
-    move_V = moves(classes)
-    if not move_V.any():
-        return None
-    scale = float(move_V.max())
-    program = ClassProgram("fewest changes", classes, linear_V=move_V / scale, floor_K=floor_K, face=face)
-    return float(move_V @ solver.linear(program).value_V)
+    return None if found is None else found.value_V
 
 
 def _part(classes: Classes) -> Floats:

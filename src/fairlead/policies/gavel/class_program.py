@@ -32,8 +32,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-#: Rows of time and capacity may be this far over 1 while a balance is looked for; `tidy` takes it back.
-SLACK = 1e-9
 #: A price above this is one, if what it is for is this near to its bound.
 PRICED = 2e-9
 AT_BOUND = 1e-7
@@ -64,10 +62,11 @@ class ClassProgram:
     log_K: Floats | None = None
     need_K: Floats | None = None
     floor_K: Floats | None = None
+    high_K: Floats | None = None
     face: Face | None = None
     #: The most of what could move that may be on other types than held.
     limit: float | None = None
-    #: How far rows of time and capacity may be over.
+    #: How far rows may be over, floors be missed, and what is fixed on a face be off.
     slack: float = 0.0
 
 
@@ -135,7 +134,7 @@ def convex(program: ClassProgram) -> ClassOptimum | None:
     columns = layout.place_V
     size = layout.columns
     unit_T = np.maximum(classes.problem.capacity_T, 1.0)
-    floor_K = _or_zero(program.floor_K, jobs)
+    floor_K = _low(program)
     return ClassOptimum(
         value_V=found.values_V[columns],
         multiple=float(found.values_V[-1]) if program.need_K is not None else 0.0,
@@ -166,6 +165,7 @@ class _ArrowLayout:
         unit_T = np.maximum(classes.problem.capacity_T.astype(np.float64), 1.0)
         move_V = moves(classes) if program.limit is not None else None
         self.matrix: ConstraintMatrix = ArrowMatrix(
+            self.spread(np.ones(len(classes.type_V))).reshape(types, jobs),
             self.spread(speed_V).reshape(types, jobs),
             self.spread(classes.gpus_V / unit_T[classes.type_V]).reshape(types, jobs),
             need_K=program.need_K,
@@ -217,8 +217,9 @@ def _described(program: ClassProgram, layout: _ArrowLayout | _GeneralLayout) -> 
     jobs, columns, types = len(classes.count_K), len(classes.type_V), len(classes.problem.capacity_T)
     low_R, high_R = np.full(layout.matrix.rows, -np.inf), np.full(layout.matrix.rows, 1.0 + program.slack)
     low_R[layout.speed_R] = high_R[layout.speed_R] = 0.0
-    floor_K = _or_zero(program.floor_K, jobs)
-    most_V, most_K = np.full(columns, np.inf), np.full(jobs, np.inf)
+    floor_K = _low(program)
+    most_V = np.full(columns, np.inf)
+    most_K = np.full(jobs, np.inf) if program.high_K is None else program.high_K.copy()
     if program.limit is not None:
         high_R[-1] = program.limit
     if program.face is not None:
@@ -226,9 +227,9 @@ def _described(program: ClassProgram, layout: _ArrowLayout | _GeneralLayout) -> 
         tight = np.concatenate(
             [layout.time_R[face.busy_K], layout.first_type + np.arange(types)[face.full_T]]
         )
-        low_R[tight] = high_R[tight] = 1.0
-        most_V[face.unused_V] = SLACK
-        most_K[face.floored_K] = floor_K[face.floored_K] + 20.0 * SLACK
+        low_R[tight] = 1.0 - program.slack
+        most_V[face.unused_V] = program.slack
+        most_K[face.floored_K] = floor_K[face.floored_K] + 2.0 * program.slack
     last = np.zeros(0 if program.need_K is None else 1)
     spread = layout.spread
     return ConvexProgram(
@@ -250,6 +251,11 @@ def moves(classes: Classes) -> Floats:
     return np.asarray(classes.gpus_V * classes.moves_V / max(could_move, 1.0))
 
 
+def _low(program: ClassProgram) -> Floats:
+    """What the throughput of each class may not be below."""
+    return np.maximum(_or_zero(program.floor_K, len(program.classes.count_K)) - program.slack, 0.0)
+
+
 def _or_zero(value: Floats | None, count: int) -> Floats:
     return np.zeros(count) if value is None else value
 
@@ -262,21 +268,25 @@ def _by_highs(program: ClassProgram, method: Method) -> ClassOptimum:
     jobs, columns = len(classes.count_K), len(classes.type_V)
     capacity_T = classes.problem.capacity_T.astype(np.float64)
     face = program.face or Face(*(np.zeros(size, dtype=bool) for size in (columns, len(capacity_T), jobs, jobs)))
-    most_V = np.where(face.unused_V, SLACK, np.inf)
+    slack = program.slack
+    most_V = np.where(face.unused_V, slack, np.inf)
+    worth_K = -_or_zero(program.linear_K, jobs)
+    worth_V = np.bincount(classes.column_E, worth_K[classes.class_E] * classes.speed_E, columns)
     built = LinearProgram(program.name)
-    column_V = built.variables(columns, cost=-_or_zero(program.linear_V, columns), high=most_V)
+    column_V = built.variables(columns, cost=worth_V - _or_zero(program.linear_V, columns), high=most_V)
     multiple = built.variables(1, cost=1.0) if program.need_K is not None else np.zeros(0, dtype=np.int64)
     time_R = built.rows(
-        classes.class_E, column_V[classes.column_E], classes.share_E, count=jobs, high=1.0,
-        low=np.where(face.busy_K, 1.0 - SLACK, -np.inf),
+        classes.class_E, column_V[classes.column_E], classes.share_E, count=jobs, high=1.0 + slack,
+        low=np.where(face.busy_K, 1.0 - slack, -np.inf),
     )  # fmt: skip
     type_R = built.rows(
-        classes.type_V, column_V, classes.gpus_V, count=len(capacity_T), high=capacity_T,
-        low=np.where(face.full_T, capacity_T * (1.0 - SLACK), -np.inf),
+        classes.type_V, column_V, classes.gpus_V, count=len(capacity_T), high=capacity_T * (1.0 + slack),
+        low=np.where(face.full_T, capacity_T * (1.0 - slack), -np.inf),
     )  # fmt: skip
-    floor_K = _or_zero(program.floor_K, jobs)
+    floor_K = _low(program)
     need_K = _or_zero(program.need_K, jobs)
-    asked = np.flatnonzero((floor_K > 0.0) | (need_K > 0.0))
+    high_K = np.where(face.floored_K, floor_K + 2.0 * slack, np.inf if program.high_K is None else program.high_K)
+    asked = np.flatnonzero((floor_K > 0.0) | (need_K > 0.0) | np.isfinite(high_K))
     row_K = np.full(jobs, -1)
     row_K[asked] = np.arange(len(asked))
     counts_E = row_K[classes.class_E] >= 0
@@ -287,7 +297,7 @@ def _by_highs(program: ClassProgram, method: Method) -> ClassOptimum:
         np.concatenate([classes.speed_E[counts_E], -need_K[asked][border]]),
         count=len(asked),
         low=floor_K[asked],
-        high=np.where(face.floored_K, floor_K + 20.0 * SLACK, np.inf)[asked],
+        high=high_K[asked],
     )
     found = built.solve(maximise=True, method=method)
     value_V = found.values_V[column_V]
