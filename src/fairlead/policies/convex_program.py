@@ -31,6 +31,8 @@ MOST_ITERATIONS = 120
 #: The mean product of slack and multiplier at which the point is taken, and how far rows may then be off.
 CENTRED = 1e-13
 EXACT = 1e-11
+#: How many times as far off a point may be if no better one can be had.
+ACCEPTED = 1e3
 #: Multipliers and distances stay above this: with denormal numbers a processor is slow.
 _TINY = 1e-100
 
@@ -66,12 +68,13 @@ def minimise(program: ConvexProgram) -> Minimum | None:
     solver = _InteriorPoint(program)
     for iteration in range(MOST_ITERATIONS):
         solver.look()
-        if solver.finished() or solver.stalled():
+        if solver.finished():
             return solver.minimum(iteration)
-        if not solver.step():
+        if solver.stalled() or not solver.step():
             break
-    solver.look()
-    return solver.minimum(MOST_ITERATIONS) if solver.finished(slack=1e2) else None
+    else:
+        solver.look()
+    return solver.minimum(iteration) if solver.finished(slack=ACCEPTED) else None
 
 
 class _InteriorPoint:
@@ -137,8 +140,9 @@ class _InteriorPoint:
         return self._off <= slack * EXACT and self._centre <= slack * CENTRED * self._scale
 
     def stalled(self) -> bool:
-        """As central as can be, and rows as exact as the numbers allow, which is less exact than hoped for."""
-        return self._centre <= 1e-4 * CENTRED * self._scale and self.finished(slack=100.0)
+        """As central as can be, and rows are as exact as the numbers allow, which is less exact than hoped for."""
+        is_central = self._centre <= 1e-4 * CENTRED * self._scale
+        return is_central and (self.finished(slack=ACCEPTED) or self._centre <= 1e-12 * CENTRED * self._scale)
 
     def step(self) -> bool:
         """One iteration; False if the equations cannot be solved any more."""

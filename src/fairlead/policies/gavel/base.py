@@ -139,7 +139,8 @@ def _balanced(within: ClassProgram, solver: Solver) -> Floats | None:
     move_V = moves(classes)
     if move_V.any():
         try:
-            fewest = solver.linear(replace(within, linear_V=move_V / float(move_V.max())))
+            program = replace(within, linear_V=move_V / float(move_V.max()))
+            fewest = solver.linear(program, again=within.slack == CONCEDED)
         except NoSolution:
             return None
         limit = float(move_V @ fewest.value_V) + within.slack

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fairlead.policies.constraint_matrix import ArrowMatrix, ConstraintMatrix, GeneralMatrix
 from fairlead.policies.convex_program import ConvexProgram, minimise
 from fairlead.policies.gavel.classes import Classes
-from fairlead.policies.linear_program import LinearProgram, Method
+from fairlead.policies.linear_program import LinearProgram, Method, NoSolution, Trouble
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -107,14 +107,17 @@ class Solver:
     #: Programs that our method did not solve, and HiGHS did.
     retried: list[str] = field(default_factory=list)
 
-    def linear(self, program: ClassProgram) -> ClassOptimum:
-        """The optimum of a linear program."""
+    def linear(self, program: ClassProgram, *, again: bool = True) -> ClassOptimum:
+        """The optimum of a linear program. HiGHS tries `again` what our method could not solve."""
         self.programs += 1
         classes = program.classes
         if self.method is None and classes.single_V.all():
             found = convex(program)
             if found is not None:
                 return found
+            if not again:
+                size = f"{len(classes.count_K)} classes of jobs"
+                raise NoSolution(program.name, Trouble.NUMERICAL, size, "no convergence")
             self.retried.append(program.name)
         large = len(classes.count_K) > LARGE
         return _by_highs(program, self.method or (Method.INTERIOR_POINT if large else Method.AUTOMATIC))

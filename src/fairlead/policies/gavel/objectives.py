@@ -205,7 +205,10 @@ def cost_slo(problem: SharingProblem, solver: Solver) -> Shares:
     need_K = np.where(np.isfinite(classes.problem.deadline_J), np.where(np.isnan(need_K), 0.0, need_K), 0.0)
     given_up_K = (need_K > 1.0 + NEAR) | (need_K < 0.0)
     order = np.flatnonzero((need_K > 0.0) & ~given_up_K)
-    order = order[np.argsort(classes.problem.deadline_J[order], kind="stable")]
+    # Of equal deadlines the one that needs less is kept first; the rest tells apart whatever differs, in any order.
+    apart = classes.problem
+    keys = (*apart.rate_JT.T, apart.gpus_J, apart.held_J, apart.left_J, need_K, apart.deadline_J)
+    order = order[np.lexsort(tuple(key[order] for key in keys))]
     kept = _most_kept(classes, np.minimum(need_K, 1.0), order, solver)
     given_up_K[order[kept:]] = True
     floor_K = np.where(given_up_K, 0.0, np.minimum(need_K, 1.0))
@@ -218,20 +221,21 @@ def cost_slo(problem: SharingProblem, solver: Solver) -> Shares:
 
 
 def _most_kept(classes: Classes, need_K: Floats, order: Ints, solver: Solver) -> int:
-    """How many of the deadlines, the earliest first, can be kept together."""
+    """How many of the deadlines, the earliest first, can be kept together.
 
-    def fits(count: int) -> bool:
+    From above, by prices: at those of a set that does not fit it costs 1, and there is `multiple` of that. So at most as
+    many can be kept as cost no more.
+    """
+    count = len(order)
+    while count:
         wanted_K = np.zeros(len(need_K))
         wanted_K[order[:count]] = need_K[order[:count]]
-        return largest_multiple(classes, wanted_K, solver).multiple >= 1.0 - NEAR
-
-    if not len(order) or fits(len(order)):
-        return len(order)
-    low, high = 0, len(order)  # the first `low` fit, the first `high` do not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        found = largest_multiple(classes, wanted_K, solver)
+        if found.multiple >= 1.0 - NEAR:
+            break
+        cost = np.cumsum((found.price_K * wanted_K)[order[:count]])
+        count = min(count - 1, int(np.searchsorted(cost, found.multiple * (1.0 + NEAR), side="right")))
+    return count
 
 
 def positive_prices(problem: SharingProblem) -> Floats:
