@@ -48,6 +48,8 @@ class ConvexProgram(NamedTuple):
     high_R: Floats
     low_V: Floats
     high_V: Floats
+    #: Of a linear objective: a value that will do. The first point that has it is taken, whose prices mean nothing.
+    enough: float = -np.inf
 
 
 class Minimum(NamedTuple):
@@ -68,7 +70,7 @@ def minimise(program: ConvexProgram) -> Minimum | None:
     solver = _InteriorPoint(program)
     for iteration in range(MOST_ITERATIONS):
         solver.look()
-        if solver.finished():
+        if solver.finished() or solver.has(program.enough):
             return solver.minimum(iteration)
         if solver.stalled() or not solver.step():
             break
@@ -123,8 +125,8 @@ class _InteriorPoint:
         dual[self._upper] += self._z_U
         self._x, self._dual, self._primal = x, dual, self._rows(x) - self._right
         self._centre = (_dot(self._z, self._below) + _dot(self._z_U, self._above_U)) / self._bounds
-        primal_off, dual_off = (float(np.abs(each).max(initial=0.0)) for each in (self._primal, dual))
-        self._off = max(primal_off, dual_off / self._scale)
+        self._primal_off = float(np.abs(self._primal).max(initial=0.0))
+        self._off = max(self._primal_off, float(np.abs(dual).max(initial=0.0)) / self._scale)
 
     def _rows(self, x_N: Floats) -> Floats:
         """What variables and slacks come to in each row."""
@@ -138,6 +140,10 @@ class _InteriorPoint:
 
     def finished(self, slack: float = 1.0) -> bool:
         return self._off <= slack * EXACT and self._centre <= slack * CENTRED * self._scale
+
+    def has(self, enough: float) -> bool:
+        """The rows are met, and the objective is as low as this."""
+        return self._primal_off <= EXACT and enough > -np.inf and _dot(self._linear, self._x) <= enough
 
     def stalled(self) -> bool:
         """As central as can be, and rows are as exact as the numbers allow, which is less exact than hoped for."""

@@ -21,6 +21,7 @@ from fairlead.policies.gavel.classes import Classes
 from fairlead.policies.linear_program import NoSolution
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 #: So much of its best throughput a job may lose for the sake of fewest changes and balance, so far may changes be from
@@ -32,6 +33,8 @@ CONCEDED = 1e-8
 SPREAD_WEIGHT = 1e-4
 #: A share below this is none.
 NONE = 1e-7
+#: Two types on which a class' throughput differs by less, as a share of its best, are as fast.
+ALIKE = 1e-6
 #: How much more throughput, as a share of its best, a class is asked to have to see whether it can rise at all.
 PROBE = 1e-5
 
@@ -61,13 +64,14 @@ class Sum(NamedTuple):
     price_T: Floats
 
 
-def largest_multiple(classes: Classes, need_K: Floats, solver: Solver, *, floor_K: Floats | None = None) -> Multiple:
-    """max c such that throughput_k >= floor_k + c need_k for all classes."""
+def largest_multiple(classes: Classes, need_K: Floats, solver: Solver, *, enough: float = np.inf) -> Multiple:
+    """max c such that throughput_k >= c need_k for all classes. With a c that is `enough` the search ends, and only c
+    counts."""
     # In units of the multiple that all GPUs would allow if they were the fastest of each class, c is about 1.
     weight_K = classes.count_K * classes.problem.gpus_J
     least = float(weight_K @ need_K) / max(1.0, float(classes.problem.capacity_T.sum()))
     scale = max(float(need_K.max(initial=0.0)), least) or 1.0
-    program = ClassProgram("largest multiple", classes, need_K=need_K / scale, floor_K=floor_K)
+    program = ClassProgram("largest multiple", classes, need_K=need_K / scale, enough=enough * scale)
     found = solver.linear(program)
     return Multiple(
         found.multiple / scale,
@@ -99,23 +103,21 @@ def can_rise(classes: Classes, floor_K: Floats, asked_K: Flags, solver: Solver) 
 
 
 def largest_welfare(classes: Classes, weight_K: Floats) -> tuple[Floats, Face] | None:
-    """The relative throughputs that maximise sum of weight_k ln throughput_k, and all shares with which they are had;
-    None if the numbers do not allow it."""
+    """Shares that maximise sum of weight_k ln throughput_k, and all that do; None if the numbers do not allow it."""
     found = convex(ClassProgram("Nash welfare", classes, log_K=weight_K / weight_K.max()))
     if found is None:
         return None
-    relative_K = classes.relative(found.value_V)
-    return relative_K, found.face(classes)._replace(floored_K=np.ones(len(relative_K), dtype=bool))
+    return found.value_V, found.face(classes)._replace(floored_K=np.ones(len(weight_K), dtype=bool))
 
 
 # -- which of the optima -----------------------------------------------------------------------------------------------
 
 
 def settle(
-    classes: Classes, solver: Solver, *, floor_K: Floats | None = None, face: Face | None = None
+    classes: Classes, found_V: Floats, solver: Solver, *, floor_K: Floats | None = None, face: Face | None = None
 ) -> Floats | None:
-    """Among the shares with throughput_k >= floor_k, and on the face if there is one, those with the least GPU-time on
-    other types than jobs hold; and among these the ones that minimise
+    """Among the shares with throughput_k >= floor_k, and on the face if there is one, of which `found_V` is a point,
+    those with the least GPU-time on other types than jobs hold; and among these the ones that minimise
 
         sum over jobs of GPUs (1 - throughput)^2                          all are as far below their best
       + SPREAD_WEIGHT  sum over columns of GPUs (x - even)^2 / part       spread as the GPUs are over types
@@ -123,13 +125,51 @@ def settle(
     where part is what the type has of all the GPUs that the class can use, and even is the same, but 0 for pairs. It is
     strictly convex, so there is one minimum. None if the numbers do not allow an answer.
     """
-    floor_K = None if floor_K is None else np.clip(floor_K, 0.0, 1.0)
+    floor_K = np.zeros(len(classes.count_K)) if floor_K is None else np.clip(floor_K, 0.0, 1.0)
+    within = ClassProgram("fewest changes", classes, floor_K=floor_K, face=face)
+    column_V = np.arange(len(found_V))
+    if face is not None and classes.single_V.all():
+        within, column_V = _undecided(within, face, found_V)
+        if not len(column_V):
+            return tidy(classes, found_V)
     for conceded in (FIRST_CONCEDED, CONCEDED):
-        within = ClassProgram("fewest changes", classes, floor_K=floor_K, face=face, slack=conceded)
-        found = _balanced(within, solver)
+        found = _balanced(replace(within, slack=conceded), solver)
         if found is not None:
-            return tidy(classes, found)
+            value_V = found_V.copy()
+            value_V[column_V] = found
+            return tidy(classes, value_V)
     return None
+
+
+def _undecided(within: ClassProgram, face: Face, found_V: Floats) -> tuple[ClassProgram, Ints]:
+    """The program without classes that have but one choice on the face, and the columns that are left.
+
+    A class has one if it has no more columns than it has limits to meet exactly: its time and its floor, which are one
+    if it is as fast on all of the columns.
+    """
+    classes, used_V = within.classes, ~face.unused_V
+    class_V, jobs = classes.class_V[used_V], len(classes.count_K)
+    speed_V = np.zeros(len(used_V))
+    speed_V[classes.column_E] = classes.speed_E
+    fastest_K, slowest_K = np.zeros(jobs), np.full(jobs, np.inf)
+    np.maximum.at(fastest_K, class_V, speed_V[used_V])
+    np.minimum.at(slowest_K, class_V, speed_V[used_V])
+    limits_K = face.busy_K.astype(np.int64) + (face.floored_K & ~(face.busy_K & (fastest_K - slowest_K < ALIKE)))
+    free_K = np.bincount(class_V, minlength=jobs) > limits_K
+    some, column_V = classes.only(free_K)
+    settled_V = np.ones(len(found_V), dtype=bool)
+    settled_V[column_V] = False
+    used_T = np.bincount(
+        classes.type_V[settled_V], (classes.gpus_V * found_V)[settled_V], len(classes.problem.capacity_T)
+    )
+    left = replace(
+        within,
+        classes=some,
+        floor_K=None if within.floor_K is None else within.floor_K[free_K],
+        face=Face(face.unused_V[column_V], face.full_T, face.busy_K[free_K], face.floored_K[free_K]),
+        capacity_T=np.maximum(classes.problem.capacity_T - used_T, 0.0),
+    )
+    return left, column_V
 
 
 def _balanced(within: ClassProgram, solver: Solver) -> Floats | None:
@@ -167,9 +207,7 @@ def _part(classes: Classes) -> Floats:
     """What each column's type has of the GPUs of all types that its (first) class can use alone."""
     capacity_T = classes.problem.capacity_T.astype(np.float64)
     usable_K = classes.problem.usable @ capacity_T
-    first_V = np.zeros(len(classes.type_V), dtype=np.int64)
-    first_V[classes.column_E[::-1]] = classes.class_E[::-1]
-    return np.asarray(capacity_T[classes.type_V] / usable_K[first_V])
+    return np.asarray(capacity_T[classes.type_V] / usable_K[classes.class_V])
 
 
 def tidy(classes: Classes, value_V: Floats) -> Floats:

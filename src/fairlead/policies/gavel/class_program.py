@@ -66,6 +66,10 @@ class ClassProgram:
     face: Face | None = None
     #: The most of what could move that may be on other types than held.
     limit: float | None = None
+    #: GPUs that there are of each type; None means all.
+    capacity_T: Floats | None = None
+    #: So many times the needs are enough.
+    enough: float = np.inf
     #: How far rows may be over, floors be missed, and what is fixed on a face be off.
     slack: float = 0.0
 
@@ -129,7 +133,7 @@ class Solver:
 def convex(program: ClassProgram) -> ClassOptimum | None:
     """The optimum by our own interior-point method; None if it does not come to an end."""
     classes = program.classes
-    jobs, types = len(classes.count_K), len(classes.problem.capacity_T)
+    jobs = len(classes.count_K)
     layout = _ArrowLayout(program) if classes.single_V.all() else _GeneralLayout(program)
     found = minimise(_described(program, layout))
     if found is None:
@@ -142,7 +146,7 @@ def convex(program: ClassProgram) -> ClassOptimum | None:
         value_V=found.values_V[columns],
         multiple=float(found.values_V[-1]) if program.need_K is not None else 0.0,
         price_K=found.price_V[size : size + jobs],
-        price_T=np.abs(found.price_R[layout.first_type : layout.first_type + types]) / unit_T,
+        price_T=np.abs(found.price_R[layout.type_R]) / unit_T,
         time_price_K=np.abs(found.price_R[layout.time_R]),
         loss_V=found.price_V[columns],
         above_K=found.values_V[size : size + jobs] - floor_K,
@@ -162,7 +166,7 @@ class _ArrowLayout:
         self.place_V = classes.type_V * jobs + class_V
         self.time_R = np.arange(jobs)
         self.speed_R = jobs + self.time_R
-        self.first_type = 2 * jobs
+        self.type_R = 2 * jobs + np.arange(types)
         speed_V = np.zeros(len(classes.type_V))
         speed_V[classes.column_E] = classes.speed_E
         unit_T = np.maximum(classes.problem.capacity_T.astype(np.float64), 1.0)
@@ -194,7 +198,7 @@ class _GeneralLayout:
         self.place_V = every_V = np.arange(columns)
         every_K = np.arange(jobs)
         self.time_R, self.speed_R = 2 * every_K, 2 * every_K + 1
-        self.first_type = 2 * jobs
+        self.type_R = 2 * jobs + np.arange(types)
         unit_T = np.maximum(classes.problem.capacity_T.astype(np.float64), 1.0)
         row = [2 * classes.class_E, 2 * jobs + classes.type_V, 2 * classes.class_E + 1, self.speed_R]
         column = [classes.column_E, every_V, classes.column_E, columns + every_K]
@@ -217,8 +221,12 @@ class _GeneralLayout:
 def _described(program: ClassProgram, layout: _ArrowLayout | _GeneralLayout) -> ConvexProgram:
     """The program in the terms of `convex_program`."""
     classes = program.classes
-    jobs, columns, types = len(classes.count_K), len(classes.type_V), len(classes.problem.capacity_T)
-    low_R, high_R = np.full(layout.matrix.rows, -np.inf), np.full(layout.matrix.rows, 1.0 + program.slack)
+    jobs, columns = len(classes.count_K), len(classes.type_V)
+    low_R, high_R = np.full(layout.matrix.rows, -np.inf), np.ones(layout.matrix.rows)
+    if program.capacity_T is not None:
+        high_R[layout.type_R] = program.capacity_T / np.maximum(classes.problem.capacity_T, 1.0)
+    full_R = high_R - program.slack
+    high_R = high_R + program.slack
     low_R[layout.speed_R] = high_R[layout.speed_R] = 0.0
     floor_K = _low(program)
     most_V = np.full(columns, np.inf)
@@ -227,10 +235,8 @@ def _described(program: ClassProgram, layout: _ArrowLayout | _GeneralLayout) -> 
         high_R[-1] = program.limit
     if program.face is not None:
         face = program.face
-        tight = np.concatenate(
-            [layout.time_R[face.busy_K], layout.first_type + np.arange(types)[face.full_T]]
-        )
-        low_R[tight] = 1.0 - program.slack
+        tight = np.concatenate([layout.time_R[face.busy_K], layout.type_R[face.full_T]])
+        low_R[tight] = full_R[tight]
         most_V[face.unused_V] = program.slack
         most_K[face.floored_K] = floor_K[face.floored_K] + 2.0 * program.slack
     last = np.zeros(0 if program.need_K is None else 1)
@@ -245,6 +251,7 @@ def _described(program: ClassProgram, layout: _ArrowLayout | _GeneralLayout) -> 
         high_R,
         np.concatenate([np.zeros(layout.columns), floor_K, last]),
         np.concatenate([spread(most_V, np.inf), most_K, last + np.inf]),
+        -program.enough,
     )
 
 
@@ -269,7 +276,7 @@ def _or_zero(value: Floats | None, count: int) -> Floats:
 def _by_highs(program: ClassProgram, method: Method) -> ClassOptimum:
     classes = program.classes
     jobs, columns = len(classes.count_K), len(classes.type_V)
-    capacity_T = classes.problem.capacity_T.astype(np.float64)
+    capacity_T = classes.problem.capacity_T.astype(np.float64) if program.capacity_T is None else program.capacity_T
     face = program.face or Face(*(np.zeros(size, dtype=bool) for size in (columns, len(capacity_T), jobs, jobs)))
     slack = program.slack
     most_V = np.where(face.unused_V, slack, np.inf)

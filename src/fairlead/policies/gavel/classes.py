@@ -41,6 +41,36 @@ class Classes:
     share_E: Floats
     speed_E: Floats
 
+    def only(self, keep_K: Flags) -> tuple[Classes, Ints]:
+        """Some of the classes, without pairs; and which columns theirs were."""
+        kept, column_V = np.flatnonzero(keep_K), np.flatnonzero(keep_K[self.class_V])
+        number_K = np.cumsum(keep_K) - 1
+        at_E = np.flatnonzero(keep_K[self.class_E])
+        number_V = np.full(len(self.type_V), -1)
+        number_V[column_V] = np.arange(len(column_V))
+        some = Classes(
+            self.problem.only(kept),
+            self.count_K[kept],
+            np.where((self.class_J >= 0) & keep_K[self.class_J], number_K[self.class_J], -1),
+            self.best_K[kept],
+            self.type_V[column_V],
+            self.gpus_V[column_V],
+            self.moves_V[column_V],
+            self.single_V[column_V],
+            column_E=number_V[self.column_E[at_E]],
+            class_E=number_K[self.class_E[at_E]],
+            share_E=self.share_E[at_E],
+            speed_E=self.speed_E[at_E],
+        )
+        return some, column_V
+
+    @property
+    def class_V(self) -> Ints:
+        """The class of each column; of a pair, the first."""
+        first_V = np.zeros(len(self.type_V), dtype=np.int64)
+        first_V[self.column_E[::-1]] = self.class_E[::-1]
+        return first_V
+
     def relative(self, value_V: Floats) -> Floats:
         """Throughput of each class over its best."""
         return np.asarray(

@@ -230,7 +230,7 @@ def _most_kept(classes: Classes, need_K: Floats, order: Ints, solver: Solver) ->
     while count:
         wanted_K = np.zeros(len(need_K))
         wanted_K[order[:count]] = need_K[order[:count]]
-        found = largest_multiple(classes, wanted_K, solver)
+        found = largest_multiple(classes, wanted_K, solver, enough=1.0)
         if found.multiple >= 1.0 - NEAR:
             break
         cost = np.cumsum((found.price_K * wanted_K)[order[:count]])
@@ -281,12 +281,12 @@ def nash(problem: SharingProblem, solver: Solver) -> Shares:
     weight_K = classes.count_K * classes.problem.weight_J
     found = largest_welfare(classes, weight_K)
     solver.programs += 1
-    if found is None or not (found[0] > 0.0).all():
+    relative_K = np.zeros(0) if found is None else classes.relative(found[0])
+    if found is None or not (relative_K > 0.0).all():
         shares = max_min(problem, solver)
         return noted(shares, "the numbers are too uneven for Nash welfare: max-min fairness instead")
-    relative_K, face = found
     welfare = float(weight_K @ np.log(relative_K * classes.best_K / proportional(classes.problem)))
-    return settled(problem, classes, solver, None, floor_K=relative_K, face=face, objective=welfare)
+    return settled(problem, classes, solver, found[0], floor_K=relative_K, face=found[1], objective=welfare)
 
 
 def discounted(problem: SharingProblem, solver: Solver) -> Shares:
@@ -320,7 +320,7 @@ def settled(
     problem: SharingProblem,
     classes: Classes,
     solver: Solver,
-    found_V: Floats | None,
+    found_V: Floats,
     *,
     objective: float,
     floor_K: Floats | None = None,
@@ -329,11 +329,9 @@ def settled(
     price_T: Floats | None = None,
 ) -> Shares:
     """The one of the optima that is ours; the solver's, with a note, if the numbers do not allow it."""
-    value_V = settle(classes, solver, floor_K=floor_K, face=face)
+    value_V = settle(classes, found_V, solver, floor_K=floor_K, face=face)
     notes: tuple[str, ...] = ()
     if value_V is None:
-        if found_V is None:
-            raise NoSolution("balance", Trouble.NUMERICAL, f"{len(classes.count_K)} classes of jobs", "no convergence")
         value_V, notes = tidy(classes, found_V), (UNSETTLED,)
     alone_JT, pairs = unfold(classes, value_V, len(problem.gpus_J), len(problem.capacity_T))
     shares = Shares(alone_JT, pairs, objective, objective, notes, programs=solver.programs)
