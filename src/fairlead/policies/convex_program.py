@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 #: Iterations after which a program counts as too hard. Most take 10 to 30.
 MOST_ITERATIONS = 120
 #: The mean product of slack and multiplier at which the point is taken, and how far rows may then be off.
-CENTRED = 1e-13
+CENTRED = 1e-15
 EXACT = 1e-11
 #: How many times as far off a point may be if no better one can be had.
 ACCEPTED = 1e3
@@ -96,6 +96,7 @@ class _InteriorPoint:
         self._square = np.concatenate([program.square_V, zero_S])
         self._log = np.concatenate([program.log_V, zero_S])
         self._logged = np.flatnonzero(self._log > 0.0)
+        self._is_linear = not len(self._logged) and not self._square.any()
         self._low = np.concatenate([program.low_V, zero_S])
         width_S = np.where(both_R, program.high_R - program.low_R, np.inf)[self._slack_S]
         width = np.concatenate([program.high_V - program.low_V, width_S])
@@ -175,31 +176,32 @@ class _InteriorPoint:
             return d_x, d_y, d_low, (high_target + self._z_U * d_x[upper]) / above_U - self._z_U
 
         d_x, _, d_low, d_high = direction(0.0, 0.0)
-        length = self._longest(d_x, d_low, d_high)
-        ahead = _dot(self._z + length * d_low, below + length * d_x)
-        ahead += _dot(self._z_U + length * d_high, above_U - length * d_x[upper])
+        length, price_length = self._longest(d_x, d_low, d_high)
+        ahead = _dot(self._z + price_length * d_low, below + length * d_x)
+        ahead += _dot(self._z_U + price_length * d_high, above_U - length * d_x[upper])
         sigma = min(1.0, max(0.0, ahead / self._bounds / max(self._centre, 1e-300))) ** 3
         target = sigma * self._centre
         d_x, d_y, d_low, d_high = direction(target - d_low * d_x, target + d_high * d_x[upper])
         if not (np.isfinite(d_x).all() and np.isfinite(d_y).all()):
             return False
-        length = min(1.0, 0.995 * self._longest(d_x, d_low, d_high, most=2.0))
+        length, price_length = (min(1.0, 0.995 * each) for each in self._longest(d_x, d_low, d_high, most=2.0))
         self._below = np.maximum(below + length * d_x, _TINY)
         self._above_U = np.maximum(above_U - length * d_x[upper], _TINY)
-        self._y = self._y + length * d_y
-        self._z = np.maximum(self._z + length * d_low, _TINY)
-        self._z_U = np.maximum(self._z_U + length * d_high, _TINY)
-        return length > 1e-12
+        self._y = self._y + price_length * d_y
+        self._z = np.maximum(self._z + price_length * d_low, _TINY)
+        self._z_U = np.maximum(self._z_U + price_length * d_high, _TINY)
+        return min(length, price_length) > 1e-12
 
-    def _longest(self, d_x: Floats, d_low: Floats, d_high: Floats, *, most: float = 1.0) -> float:
-        """The longest step of at most `most` that keeps distances and multipliers from becoming negative."""
-        fastest = max(
-            float((-d_x / self._below).max(initial=0.0)),
-            float((-d_low / self._z).max(initial=0.0)),
-            float((d_x[self._upper] / self._above_U).max(initial=0.0)),
-            float((-d_high / self._z_U).max(initial=0.0)),
-        )
-        return min(most, 1.0 / fastest) if fastest > 0.0 else most
+    def _longest(self, d_x: Floats, d_low: Floats, d_high: Floats, *, most: float = 1.0) -> tuple[float, float]:
+        """The longest steps of at most `most` that keep distances, and multipliers, from becoming negative.
+
+        They may differ in a linear program only: in any other the multipliers depend on the point.
+        """
+        falls = max(float((-d_x / self._below).max(initial=0.0)), float((d_x[self._upper] / self._above_U).max(initial=0.0)))
+        fades = max(float((-d_low / self._z).max(initial=0.0)), float((-d_high / self._z_U).max(initial=0.0)))
+        if not self._is_linear:
+            falls = fades = max(falls, fades)
+        return min(most, 1.0 / max(falls, 1e-300)), min(most, 1.0 / max(fades, 1e-300))
 
 
 def _dot(one: Floats, other: Floats) -> float:

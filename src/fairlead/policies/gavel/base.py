@@ -88,7 +88,7 @@ def largest_sum(classes: Classes, worth_V: Floats, solver: Solver, *, floor_K: F
     """max sum of worth x such that throughput_k >= floor_k."""
     scale = float(worth_V.max(initial=0.0)) or 1.0
     found = solver.linear(ClassProgram("largest sum", classes, linear_V=-worth_V / scale, floor_K=floor_K))
-    return Sum(float(worth_V @ found.value_V), found.value_V, found.face(classes), scale * found.price_T)
+    return Sum(float((worth_V * found.value_V).sum()), found.value_V, found.face(classes), scale * found.price_T)
 
 
 def can_rise(classes: Classes, floor_K: Floats, asked_K: Flags, solver: Solver) -> Flags:
@@ -183,7 +183,7 @@ def _balanced(within: ClassProgram, solver: Solver) -> Floats | None:
             fewest = solver.linear(program, again=within.slack == CONCEDED)
         except NoSolution:
             return None
-        limit = float(move_V @ fewest.value_V) + within.slack
+        limit = float((move_V * fewest.value_V).sum()) + within.slack
     weight_K = classes.count_K * classes.problem.gpus_J.astype(np.float64)
     unit = float(weight_K.max(initial=1.0))
     part_V = _part(classes)

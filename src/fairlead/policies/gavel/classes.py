@@ -147,6 +147,9 @@ def _with_columns(problem: SharingProblem, count_K: Ints, class_J: Ints) -> Clas
 def _pairs(problem: SharingProblem, count_K: Ints) -> tuple[Ints, Ints, Ints, Floats]:
     """Two classes and a GPU type on which they get more done together than by turns: only these can be of use."""
     by_kind: dict[tuple[int, int], list[int]] = {}
+    if not problem.pairs:
+        none = np.zeros(0, dtype=np.int64)
+        return none, none, none, np.zeros((0, 2))
     for k, (kind, gpus) in enumerate(zip(problem.kind_J.tolist(), problem.gpus_J.tolist(), strict=True)):
         by_kind.setdefault((kind, gpus), []).append(k)
     usable_KT = problem.usable
