@@ -195,10 +195,11 @@ class ArrowMatrix:
 
     def shared(self, x_TK: Floats) -> Floats:
         """What shares come to in the rows that jobs have in common."""
-        load_T = np.einsum("tk,tk->t", self.load_TK, x_TK)
-        if self.move_TK is None:
-            return np.asarray(load_T)
-        return np.append(load_T, np.einsum("tk,tk->", self.move_TK, x_TK))
+        found_G = np.empty(self.types + (self.move_TK is not None))
+        np.einsum("tk,tk->t", self.load_TK, x_TK, out=found_G[: self.types])
+        if self.move_TK is not None:
+            found_G[-1] = np.einsum("tk,tk->", self.move_TK, x_TK)
+        return found_G
 
     def pull(self, y_G: Floats) -> Floats:
         """What multipliers of the rows in common come to for each share."""
@@ -268,17 +269,19 @@ class _Blocks:
         """The equations of the shared rows, and of c as the last unknown."""
         arrow, types = self._arrow, self._arrow.types
         projected_TTK = self._projected_NNK[:types, :types]
-        core = np.diag(self._slack_G)
+        shared, size = len(self._slack_G), len(self._slack_G) + (arrow.need_K is not None)
+        core = np.zeros((size, size))
+        core[np.arange(shared), np.arange(shared)] = self._slack_G
         core[:types, :types] += np.einsum("sk,stk,tk->st", arrow.load_TK, projected_TTK, arrow.load_TK)
         if arrow.move_TK is not None:
             moved_TK = np.einsum("stk,tk->sk", projected_TTK, arrow.move_TK)
             core[:types, types] = core[types, :types] = np.einsum("tk,tk->t", arrow.load_TK, moved_TK)
             core[types, types] += np.einsum("tk,tk->", arrow.move_TK, moved_TK)
-        if arrow.need_K is None:
-            return core
-        border = arrow.shared(arrow.need_K * self._speed_NK[:types])[:, None]
-        last = 1.0 / self._multiple + _dot(arrow.need_K**2, self._inverse[2])
-        return np.block([[core, -border], [border.T, np.array([[last]])]])
+        if arrow.need_K is not None:
+            border_G = arrow.shared(arrow.need_K * self._speed_NK[:types])
+            core[:shared, -1], core[-1, :shared] = -border_G, border_G
+            core[-1, -1] = 1.0 / self._multiple + _dot(arrow.need_K**2, self._inverse[2])
+        return core
 
     def step(self, right_V: Floats, slack_right_R: Floats, change_R: Floats) -> tuple[Floats, Floats, Floats]:
         """The step of all jobs: first as if nothing were shared, then with the multipliers of what is."""
@@ -300,7 +303,7 @@ class _Blocks:
             else:
                 y_K = np.einsum("nk,nk->k", self._speed_NK, right_NK) - mixed_K * time_K - speed_inverse_K * speed_K
                 missed_c = right_c + _dot(arrow.need_K, y_K) - d_c / self._multiple
-                found = self._core_inverse @ np.append(missed_G, missed_c)
+                found = self._core_inverse[:, :-1] @ missed_G + self._core_inverse[:, -1] * missed_c
                 more_G, more_c = found[:-1], float(found[-1])
                 speed_K = speed_K + arrow.need_K * more_c
                 local_NK += self._speed_NK * (arrow.need_K * more_c)

@@ -155,7 +155,10 @@ def _undecided(within: ClassProgram, face: Face, found_V: Floats) -> tuple[Class
     np.maximum.at(fastest_K, class_V, speed_V[used_V])
     np.minimum.at(slowest_K, class_V, speed_V[used_V])
     limits_K = face.busy_K.astype(np.int64) + (face.floored_K & ~(face.busy_K & (fastest_K - slowest_K < ALIKE)))
-    free_K = np.bincount(class_V, minlength=jobs) > limits_K
+    choices_K = np.maximum(np.bincount(class_V, minlength=jobs) - limits_K, 0)
+    free_K = choices_K > 0
+    if _is_one(classes, face, free_K, int(choices_K.sum())):
+        free_K[:] = False
     some, column_V = classes.only(free_K)
     settled_V = np.ones(len(found_V), dtype=bool)
     settled_V[column_V] = False
@@ -170,6 +173,25 @@ def _undecided(within: ClassProgram, face: Face, found_V: Floats) -> tuple[Class
         capacity_T=np.maximum(classes.problem.capacity_T - used_T, 0.0),
     )
     return left, column_V
+
+
+def _is_one(classes: Classes, face: Face, free_K: Flags, choices: int) -> bool:
+    """Whether a face is a single point: no change that the classes could make leaves all full types as full."""
+    full = np.flatnonzero(face.full_T)
+    if choices > len(full):
+        return False
+    changes = [np.zeros((0, len(full)))]
+    for k in np.flatnonzero(free_K).tolist():
+        at_E = np.flatnonzero((classes.class_E == k) & ~face.unused_V[classes.column_E])
+        column_V = classes.column_E[at_E]
+        limits = [np.ones(len(at_E))] * int(face.busy_K[k]) + [classes.speed_E[at_E]] * int(face.floored_K[k])
+        _, size, across = np.linalg.svd(np.array(limits).reshape(-1, len(at_E)))
+        change_CV = across[int((size > ALIKE).sum()) :]
+        load_VT = (classes.type_V[column_V][:, None] == full) * classes.gpus_V[column_V][:, None]
+        changes.append(change_CV @ load_VT)
+    load_CT = np.concatenate(changes)
+    size = np.linalg.svd(load_CT / np.maximum(np.abs(load_CT).max(axis=1, initial=0.0), 1e-300)[:, None])[1]
+    return len(load_CT) == choices and bool((size > ALIKE).sum() == choices)
 
 
 def _balanced(within: ClassProgram, solver: Solver) -> Floats | None:
