@@ -35,6 +35,8 @@ Flags = NDArray[np.bool_]
 #: A price above this is one, if what it is for is this near to its bound.
 PRICED = 2e-9
 AT_BOUND = 1e-7
+#: A linear program with pairs and more columns than this goes to HiGHS at once.
+MOST_COLUMNS = 100_000
 #: A linear program with pairs and more classes than this is quicker by HiGHS' interior-point method than by its simplex.
 LARGE = 1000
 
@@ -115,7 +117,7 @@ class Solver:
         """The optimum of a linear program. HiGHS tries `again` what our method could not solve."""
         self.programs += 1
         classes = program.classes
-        if self.method is None and classes.single_V.all():
+        if self.method is None and len(classes.type_V) <= MOST_COLUMNS:
             found = convex(program)
             if found is not None:
                 return found
