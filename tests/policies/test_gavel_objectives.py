@@ -11,7 +11,7 @@ from gavel_problems import check_shares, drawn, reference
 from fairlead.policies.gavel.class_program import Solver
 from fairlead.policies.gavel.hierarchy import Entity
 from fairlead.policies.gavel.objectives import fair_need, isolated
-from fairlead.policies.gavel.problem import SharingProblem, agnostic, throughput
+from fairlead.policies.gavel.problem import Concession, SharingProblem, agnostic, throughput
 from fairlead.policies.gavel.solution import GOALS, solve
 from fairlead.policies.linear_program import Method
 
@@ -178,7 +178,7 @@ def test_deadlines_that_cannot_be_kept_are_given_up_latest_first_and_named() -> 
     )  # fmt: skip
     shares = solve(problem, "cost-slo")
     assert shares.dropped == (1, 3)  # 3 is hopeless by itself; of the others the latest
-    assert shares.notes == ("2 deadlines cannot be kept and were given up, the latest first",)
+    assert shares.notes == (Concession.DEADLINES,)
     assert (throughput(problem, shares)[[0, 2]] >= 61.0 / np.array([150.0, 150.5]) - 1e-6).all()
 
 

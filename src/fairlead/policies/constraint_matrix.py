@@ -229,7 +229,9 @@ class _Blocks:
     A block becomes nearly singular as a solution comes near, and differences of large numbers would lose all digits. So
     all that is made of it is a sum over pairs of local variables (Cauchy and Binet), without what cancels:
 
-        det = sum over pairs of d_i d_j (u_i x u_j)^2          projected = D - D U' B^-1 U D          right inverse = D U' B^-1
+        determinant = sum over pairs of d_i d_j (u_i x u_j)^2
+        projected = D - D U' B^-1 U D
+        right inverse = D U' B^-1
     """
 
     def __init__(self, arrow: ArrowMatrix, weight_NK: Floats) -> None:

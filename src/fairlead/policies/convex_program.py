@@ -197,7 +197,9 @@ class _InteriorPoint:
 
         They may differ in a linear program only: in any other the multipliers depend on the point.
         """
-        falls = max(float((-d_x / self._below).max(initial=0.0)), float((d_x[self._upper] / self._above_U).max(initial=0.0)))
+        falls = max(
+            float((-d_x / self._below).max(initial=0.0)), float((d_x[self._upper] / self._above_U).max(initial=0.0))
+        )
         fades = max(float((-d_low / self._z).max(initial=0.0)), float((-d_high / self._z_U).max(initial=0.0)))
         if not self._is_linear:
             falls = fades = max(falls, fades)

@@ -29,6 +29,7 @@ Flags = NDArray[np.bool_]
 #: tried first is all that rounding needs; more is conceded only where there is no answer with less.
 FIRST_CONCEDED = 1e-10
 CONCEDED = 1e-8
+LAST_CONCEDED = 1e-7
 #: What the spread over types weighs against balance.
 SPREAD_WEIGHT = 1e-4
 #: A share below this is none.
@@ -97,7 +98,9 @@ def can_rise(classes: Classes, floor_K: Floats, asked_K: Flags, solver: Solver) 
     Those that can do so one by one can do so together, by the mean of these allocations: so one program tells of all.
     """
     high_K = np.where(asked_K, floor_K + PROBE, np.inf)
-    program = ClassProgram("room to rise", classes, linear_K=-asked_K.astype(np.float64), floor_K=floor_K, high_K=high_K)
+    program = ClassProgram(
+        "room to rise", classes, linear_K=-asked_K.astype(np.float64), floor_K=floor_K, high_K=high_K
+    )
     risen_K = classes.relative(solver.linear(program).value_V) - floor_K
     return np.asarray(asked_K & (risen_K > PROBE / 100.0))
 
@@ -114,7 +117,13 @@ def largest_welfare(classes: Classes, weight_K: Floats) -> tuple[Floats, Face] |
 
 
 def settle(
-    classes: Classes, found_V: Floats, solver: Solver, *, floor_K: Floats | None = None, face: Face | None = None
+    classes: Classes,
+    found_V: Floats,
+    solver: Solver,
+    *,
+    floor_K: Floats | None = None,
+    face: Face | None = None,
+    is_by_floor: bool = True,
 ) -> Floats | None:
     """Among the shares with throughput_k >= floor_k, and on the face if there is one, of which `found_V` is a point,
     those with the least GPU-time on other types than jobs hold; and among these the ones that minimise
@@ -123,7 +132,8 @@ def settle(
       + SPREAD_WEIGHT  sum over columns of GPUs (x - even)^2 / part       spread as the GPUs are over types
 
     where part is what the type has of all the GPUs that the class can use, and even is the same, but 0 for pairs. It is
-    strictly convex, so there is one minimum. None if the numbers do not allow an answer.
+    strictly convex, so there is one minimum. None if the numbers do not allow an answer. Where `is_by_floor`, all shares
+    that meet the floors are optima, and can be had without the face as well.
     """
     floor_K = np.zeros(len(classes.count_K)) if floor_K is None else np.clip(floor_K, 0.0, 1.0)
     within = ClassProgram("fewest changes", classes, floor_K=floor_K, face=face)
@@ -132,8 +142,11 @@ def settle(
         within, column_V = _undecided(within, face, found_V)
         if not len(column_V):
             return tidy(classes, found_V)
-    for conceded in (FIRST_CONCEDED, CONCEDED):
-        found = _balanced(replace(within, slack=conceded), solver)
+    attempts = [replace(within, slack=FIRST_CONCEDED), replace(within, slack=CONCEDED)]
+    if is_by_floor and face is not None:
+        attempts.append(replace(within, slack=LAST_CONCEDED, face=None))
+    for attempt in attempts:
+        found = _balanced(attempt, solver)
         if found is not None:
             value_V = found_V.copy()
             value_V[column_V] = found
@@ -148,7 +161,7 @@ def _undecided(within: ClassProgram, face: Face, found_V: Floats) -> tuple[Class
     if it is as fast on all of the columns.
     """
     classes, used_V = within.classes, ~face.unused_V
-    class_V, jobs = classes.class_V[used_V], len(classes.count_K)
+    class_V, jobs = classes.class_of_columns()[used_V], len(classes.count_K)
     speed_V = np.zeros(len(used_V))
     speed_V[classes.column_E] = classes.speed_E
     fastest_K, slowest_K = np.zeros(jobs), np.full(jobs, np.inf)
@@ -202,7 +215,7 @@ def _balanced(within: ClassProgram, solver: Solver) -> Floats | None:
     if move_V.any():
         try:
             program = replace(within, linear_V=move_V / float(move_V.max()))
-            fewest = solver.linear(program, again=within.slack == CONCEDED)
+            fewest = solver.linear(program, again=within.slack > FIRST_CONCEDED)
         except NoSolution:
             return None
         limit = float((move_V * fewest.value_V).sum()) + within.slack
@@ -210,6 +223,7 @@ def _balanced(within: ClassProgram, solver: Solver) -> Floats | None:
     unit = float(weight_K.max(initial=1.0))
     part_V = _part(classes)
     square_V = 2.0 * SPREAD_WEIGHT * classes.gpus_V / part_V / unit
+    square_K = np.asarray(2.0 * weight_K / unit, dtype=np.float64)
     even_V = np.where(classes.single_V, part_V, 0.0)
     found = convex(
         replace(
@@ -217,8 +231,8 @@ def _balanced(within: ClassProgram, solver: Solver) -> Floats | None:
             name="balance",
             linear_V=-square_V * even_V,
             square_V=square_V,
-            linear_K=-2.0 * weight_K / unit,
-            square_K=2.0 * weight_K / unit,
+            linear_K=-square_K,
+            square_K=square_K,
             limit=limit,
         )
     )
@@ -229,7 +243,7 @@ def _part(classes: Classes) -> Floats:
     """What each column's type has of the GPUs of all types that its (first) class can use alone."""
     capacity_T = classes.problem.capacity_T.astype(np.float64)
     usable_K = classes.problem.usable @ capacity_T
-    return np.asarray(capacity_T[classes.type_V] / usable_K[classes.class_V])
+    return np.asarray(capacity_T[classes.type_V] / usable_K[classes.class_of_columns()])
 
 
 def tidy(classes: Classes, value_V: Floats) -> Floats:

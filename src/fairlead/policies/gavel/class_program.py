@@ -1,6 +1,7 @@
 """Programs over classes of jobs: what all of Gavel's have in common, and how they are solved.
 
-    minimise   sum over columns of  linear x + square x^2 / 2  +  sum over classes of  linear r + square r^2 / 2 - log ln r
+    minimise   sum over columns of  linear x + square x^2 / 2
+               + sum over classes of  linear r + square r^2 / 2 - log ln r
                - c, if there are needs
     subject to sum over columns with class k of share x <= 1          for every class: no job runs twice at a time
                sum over columns on type t of GPUs x <= capacity_t     for every type
@@ -9,8 +10,8 @@
                0 <= x <= high
 
 Without pairs, classes meet in the rows of capacity only. Our interior-point method then takes time in proportion to
-the classes (`ArrowMatrix`), which is less than HiGHS takes from about 50 classes on. A linear program with pairs goes to
-HiGHS, and so does one with which our method does not come to an end.
+the classes (`ArrowMatrix`), less than HiGHS takes; with pairs its equations are sparse ones like any others. A linear
+program with which it does not come to an end goes to HiGHS.
 
 Legend: K classes, T GPU types, V columns, E memberships, R rows.
 """
@@ -35,9 +36,7 @@ Flags = NDArray[np.bool_]
 #: A price above this is one, if what it is for is this near to its bound.
 PRICED = 2e-9
 AT_BOUND = 1e-7
-#: A linear program with pairs and more columns than this goes to HiGHS at once.
-MOST_COLUMNS = 100_000
-#: A linear program with pairs and more classes than this is quicker by HiGHS' interior-point method than by its simplex.
+#: With more classes than this HiGHS' interior-point method is quicker than its simplex method.
 LARGE = 1000
 
 
@@ -107,7 +106,7 @@ class ClassOptimum(NamedTuple):
 class Solver:
     """How programs are solved, and how many linear ones there were."""
 
-    #: One of HiGHS' for linear programs; None takes ours where that is quicker.
+    #: One of HiGHS' for linear programs; None takes ours.
     method: Method | None = None
     programs: int = 0
     #: Programs that our method did not solve, and HiGHS did.
@@ -117,7 +116,7 @@ class Solver:
         """The optimum of a linear program. HiGHS tries `again` what our method could not solve."""
         self.programs += 1
         classes = program.classes
-        if self.method is None and len(classes.type_V) <= MOST_COLUMNS:
+        if self.method is None:
             found = convex(program)
             if found is not None:
                 return found
@@ -245,7 +244,9 @@ def _described(program: ClassProgram, layout: _ArrowLayout | _GeneralLayout) -> 
     spread = layout.spread
     return ConvexProgram(
         # A column on which a class cannot run has a cost, so that it is not used.
-        np.concatenate([spread(_or_zero(program.linear_V, columns), 1.0), _or_zero(program.linear_K, jobs), last - 1.0]),
+        np.concatenate(
+            [spread(_or_zero(program.linear_V, columns), 1.0), _or_zero(program.linear_K, jobs), last - 1.0]
+        ),
         np.concatenate([spread(_or_zero(program.square_V, columns)), _or_zero(program.square_K, jobs), last]),
         np.concatenate([np.zeros(layout.columns), _or_zero(program.log_K, jobs), last]),
         layout.matrix,
@@ -326,5 +327,3 @@ def _by_highs(program: ClassProgram, method: Method) -> ClassOptimum:
         classes.relative(value_V) - floor_K - reached * need_K,
         is_central=False,
     )
-
-

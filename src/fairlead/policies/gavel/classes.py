@@ -43,7 +43,7 @@ class Classes:
 
     def only(self, keep_K: Flags) -> tuple[Classes, Ints]:
         """Some of the classes, without pairs; and which columns theirs were."""
-        kept, column_V = np.flatnonzero(keep_K), np.flatnonzero(keep_K[self.class_V])
+        kept, column_V = np.flatnonzero(keep_K), np.flatnonzero(keep_K[self.class_of_columns()])
         number_K = np.cumsum(keep_K) - 1
         at_E = np.flatnonzero(keep_K[self.class_E])
         number_V = np.full(len(self.type_V), -1)
@@ -64,8 +64,7 @@ class Classes:
         )
         return some, column_V
 
-    @property
-    def class_V(self) -> Ints:
+    def class_of_columns(self) -> Ints:
         """The class of each column; of a pair, the first."""
         first_V = np.zeros(len(self.type_V), dtype=np.int64)
         first_V[self.column_E[::-1]] = self.class_E[::-1]

@@ -8,18 +8,18 @@ unit of a job's rise is the throughput that counts as 1 for max-min fairness: `o
 As long as jobs stop at nothing but their best, the way up is known in closed form. How far all can go along it is found
 from above, by Newton's method on prices, as for finish-time fairness: a linear program at a height that does not fit
 has prices at which it costs more than there is; go down to the height that these prices allow, and again. The last of
-these programs fits, and ends in the middle of its optima: a job has a price exactly if it is stuck. So all that are stuck
+these programs fits, and ends in the middle of its optima: a job has a price exactly if it is stuck. So all stuck jobs
 stop at once, with neither an integer program, as in the reference, nor a program for each job. GPU types fill up one
-after the other, and programs are few: about three for each. The answer is exact, but for the tolerances below.
+after the other, and programs are few: two or three for each type. The answer is exact but for the tolerances below.
 
 Legend: K classes of jobs, T GPU types, C corners of the way up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,9 @@ def hierarchical(problem: SharingProblem, solver: Solver, entities: Sequence[Ent
             stuck_K = stuck_K | ~rises_K
         if (stuck_K == before_K).all():
             raise NoSolution("water filling", Trouble.NUMERICAL, f"{len(level_K)} classes of jobs", "no bottleneck")
-    return settled(problem, classes, solver, found.value_V, floor_K=level_K, face=found.face, objective=objective or 0.0)
+    return settled(
+        problem, classes, solver, found.value_V, floor_K=level_K, face=found.face, objective=objective or 0.0
+    )
 
 
 def _rise(classes: Classes, way: _Way, solver: Solver) -> tuple[Floats, float, Flags, Multiple]:
@@ -101,10 +103,10 @@ class _Way:
         problem = classes.problem
         self._level_K = level_K
         unit_K = fair_need(problem) / problem.weight_J / classes.best_K
-        self._parts: list[_Part] = []
+        self._parts: list[_Together | _Queue] = []
         for number in np.unique(problem.entity_J[~stuck_K]).tolist():
             rising = np.flatnonzero((problem.entity_J == number) & ~stuck_K)
-            part = _queue if entities[number].fifo else _together
+            part: Callable[..., _Together | _Queue] = _queue if entities[number].fifo else _together
             self._parts.append(part(classes, rising, level_K, unit_K, entities[number].weight))
         self._corner_C = np.unique(np.concatenate([np.zeros(1), *(part.corner_C for part in self._parts)]))
         self.top = float(self._corner_C[-1])
@@ -132,15 +134,6 @@ class _Way:
         return start + (end - start) * max(0.0, budget - below) / max(above - below, 1e-300)
 
 
-class _Part(Protocol):
-    """The way of one entity's classes."""
-
-    rising: Ints
-    corner_C: Floats
-
-    def at(self, height: float) -> Floats: ...
-
-
 class _Together(NamedTuple):
     """All rise by their weights; what one no longer takes goes to the others of the entity."""
 
@@ -157,7 +150,7 @@ class _Together(NamedTuple):
         return self.level_K + self.speed_K * np.minimum(own, self.end_K)
 
 
-def _together(classes: Classes, rising: Ints, level_K: Floats, unit_K: Floats, weight: float) -> _Part:
+def _together(classes: Classes, rising: Ints, level_K: Floats, unit_K: Floats, weight: float) -> _Together:
     speed = classes.problem.weight_J[rising] * unit_K[rising]
     ends = (1.0 - level_K[rising]) / speed  # in units of the entity's own level
     order = np.argsort(ends, kind="stable")
@@ -183,7 +176,7 @@ class _Queue(NamedTuple):
         return self.level_K + (1.0 - self.level_K) * part_K
 
 
-def _queue(classes: Classes, rising: Ints, level_K: Floats, unit_K: Floats, weight: float) -> _Part:
+def _queue(classes: Classes, rising: Ints, level_K: Floats, unit_K: Floats, weight: float) -> _Queue:
     rising = rising[np.argsort(-classes.problem.elapsed_J[rising], kind="stable")]
     length = (1.0 - level_K[rising]) / unit_K[rising] * classes.count_K[rising] / weight
     corner_C = np.concatenate([np.zeros(1), np.cumsum(length)])

@@ -38,7 +38,7 @@ from fairlead.policies.gavel.base import (
 )
 from fairlead.policies.gavel.class_program import Face, Solver
 from fairlead.policies.gavel.classes import Classes, classify, unfold
-from fairlead.policies.gavel.problem import Shares, SharingProblem, throughput
+from fairlead.policies.gavel.problem import Concession, Shares, SharingProblem, throughput
 from fairlead.policies.linear_program import NoSolution, Trouble
 
 Floats = NDArray[np.float64]
@@ -47,8 +47,6 @@ Ints = NDArray[np.int64]
 #: Steps of Newton's method for finish-time fairness, and how near its multiple must come to 1.
 MOST_STEPS = 60
 NEAR = 1e-9
-
-UNSETTLED = "the numbers are too uneven to choose among equal optima: taken is the one that the solver found"
 
 
 def proportional(problem: SharingProblem) -> Floats:
@@ -62,9 +60,18 @@ def isolated(problem: SharingProblem, jobs: int) -> Floats:
     """Throughput of each job with 1 / `jobs` of the GPUs of each type to itself."""
     if len(problem.isolated_rate_J):
         return problem.isolated_rate_J
+    return np.asarray((problem.rate_JT * _isolated_shares(problem, jobs)).sum(axis=1))
+
+
+def _isolated_shares(problem: SharingProblem, jobs: int) -> Floats:
     share_JT = problem.usable * problem.capacity_T / max(1, jobs) / problem.gpus_J[:, None]
-    share_JT = share_JT / np.maximum(1.0, share_JT.sum(axis=1, keepdims=True))
-    return np.asarray((problem.rate_JT * share_JT).sum(axis=1))
+    return np.asarray(share_JT / np.maximum(1.0, share_JT.sum(axis=1, keepdims=True)))
+
+
+def equal_parts(problem: SharingProblem) -> Shares:
+    """What every job has of each GPU type if the cluster is divided equally: an answer that needs no program."""
+    alone_JT = _isolated_shares(problem, len(problem.gpus_J))
+    return Shares(alone_JT, {}, float("nan"), float("nan"), (Concession.ISOLATED,))
 
 
 # -- what is needed in proportion --------------------------------------------------------------------------------------
@@ -216,15 +223,14 @@ def cost_slo(problem: SharingProblem, solver: Solver) -> Shares:
     shares = _largest(problem, classes, worth_V, solver, floor_K=floor_K * (1.0 - NEAR))
     if not len(dropped):
         return shares
-    note = f"{len(dropped)} deadlines cannot be kept and were given up, the latest first"
-    return noted(shares, note, tuple(int(job) for job in dropped))
+    return noted(shares, Concession.DEADLINES, tuple(int(job) for job in dropped))
 
 
 def _most_kept(classes: Classes, need_K: Floats, order: Ints, solver: Solver) -> int:
     """How many of the deadlines, the earliest first, can be kept together.
 
-    From above, by prices: at those of a set that does not fit it costs 1, and there is `multiple` of that. So at most as
-    many can be kept as cost no more.
+    From above, by prices: at those of a set that does not fit it costs 1, and there is `multiple` of that. So no more
+    can be kept than what comes to that.
     """
     count = len(order)
     while count:
@@ -264,6 +270,7 @@ def _largest(
         found.value_V,
         floor_K=floor_K,
         face=found.face,
+        is_by_floor=False,
         objective=found.total,
         price_K=classes.count_K * classes.best_K,
         price_T=found.price_T,
@@ -284,7 +291,7 @@ def nash(problem: SharingProblem, solver: Solver) -> Shares:
     relative_K = np.zeros(0) if found is None else classes.relative(found[0])
     if found is None or not (relative_K > 0.0).all():
         shares = max_min(problem, solver)
-        return noted(shares, "the numbers are too uneven for Nash welfare: max-min fairness instead")
+        return noted(shares, Concession.NO_WELFARE)
     welfare = float(weight_K @ np.log(relative_K * classes.best_K / proportional(classes.problem)))
     return settled(problem, classes, solver, found[0], floor_K=relative_K, face=found[1], objective=welfare)
 
@@ -325,14 +332,15 @@ def settled(
     objective: float,
     floor_K: Floats | None = None,
     face: Face | None = None,
+    is_by_floor: bool = True,
     price_K: Floats | None = None,
     price_T: Floats | None = None,
 ) -> Shares:
     """The one of the optima that is ours; the solver's, with a note, if the numbers do not allow it."""
-    value_V = settle(classes, found_V, solver, floor_K=floor_K, face=face)
-    notes: tuple[str, ...] = ()
+    value_V = settle(classes, found_V, solver, floor_K=floor_K, face=face, is_by_floor=is_by_floor)
+    notes: tuple[Concession, ...] = ()
     if value_V is None:
-        value_V, notes = tidy(classes, found_V), (UNSETTLED,)
+        value_V, notes = tidy(classes, found_V), (Concession.UNSETTLED,)
     alone_JT, pairs = unfold(classes, value_V, len(problem.gpus_J), len(problem.capacity_T))
     shares = Shares(alone_JT, pairs, objective, objective, notes, programs=solver.programs)
     if price_K is None or price_T is None:
@@ -346,5 +354,5 @@ def nothing(problem: SharingProblem) -> Shares:
     return Shares(np.zeros(problem.rate_JT.shape))
 
 
-def noted(shares: Shares, note: str, dropped: tuple[int, ...] = ()) -> Shares:
+def noted(shares: Shares, note: Concession, dropped: tuple[int, ...] = ()) -> Shares:
     return replace(shares, notes=(*shares.notes, note), dropped=(*shares.dropped, *dropped))
