@@ -132,8 +132,8 @@ def settle(
       + SPREAD_WEIGHT  sum over columns of GPUs (x - even)^2 / part       spread as the GPUs are over types
 
     where part is what the type has of all the GPUs that the class can use, and even is the same, but 0 for pairs. It is
-    strictly convex, so there is one minimum. None if the numbers do not allow an answer. Where `is_by_floor`, all shares
-    that meet the floors are optima, and can be had without the face as well.
+    strictly convex, so there is one minimum. None if the numbers do not allow an answer. `is_by_floor`: all shares that
+    meet the floors are optima, and can be had without the face as well.
     """
     floor_K = np.zeros(len(classes.count_K)) if floor_K is None else np.clip(floor_K, 0.0, 1.0)
     within = ClassProgram("fewest changes", classes, floor_K=floor_K, face=face)
