@@ -9,7 +9,7 @@ the same rates, and many are alike; with `--rates measured` each job's are up to
 whole decision: classes of jobs that are alike, the program, and the choice among its optima. cvxpy's is the program
 alone, job by job, as the reference builds it: with ECOS, its solver (or CLARABEL), canonicalisation included; makespan
 by its search over times, 5 % wide. Of water filling it is the first of many rounds: a linear program for the level of
-the water, and an integer program (HiGHS) for the jobs that can rise above it. CPU seconds, the best of some repetitions.
+the water, and an integer program (HiGHS) for the jobs that can rise above it. CPU seconds, the best of a few runs.
 
 With `--packed` jobs may share GPUs in pairs, and the problem is solved as a whole and in parts (POP): CPU seconds, the
 sum of relative throughputs and the objective of the parts next to those of the whole, and what the plan says that may

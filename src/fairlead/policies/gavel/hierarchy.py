@@ -5,7 +5,8 @@ to all by their weights (fairness), or to the first (FIFO). A job stops at its b
 bottleneck: it could rise only if another job that is no better off fell. When none can rise, that is the answer. The
 unit of a job's rise is the throughput that counts as 1 for max-min fairness: `objectives.fair_need`.
 
-As long as jobs stop at nothing but their best, the way up is known in closed form. How far all can go along it is found
+As long as jobs stop at nothing but the most that they can have on the types that are left to them, the way up is known
+in closed form. How far all can go along it is found
 from above, by Newton's method on prices, as for finish-time fairness: a linear program at a height that does not fit
 has prices at which it costs more than there is; go down to the height that these prices allow, and again. The last of
 these programs fits, and ends in the middle of its optima: a job has a price exactly if it is stuck. So all stuck jobs
@@ -60,13 +61,14 @@ def hierarchical(problem: SharingProblem, solver: Solver, entities: Sequence[Ent
     classes = classify(told_apart, "weight_J", "entity_J", "elapsed_J")
     if not len(classes.count_K):
         return nothing(problem)
-    level_K = np.zeros(len(classes.count_K))
+    level_K, most_K = np.zeros(len(classes.count_K)), np.ones(len(classes.count_K))
     stuck_K = np.zeros(len(classes.count_K), dtype=bool)
     objective: float | None = None
     while not stuck_K.all():
-        level_K, height, priced_K, found = _rise(classes, _Way(classes, entities, level_K, stuck_K), solver)
+        level_K, height, priced_K, found = _rise(classes, _Way(classes, entities, level_K, most_K, stuck_K), solver)
         objective = height if objective is None else objective
-        before_K, stuck_K = stuck_K, stuck_K | priced_K | (level_K >= 1.0 - NEAR)
+        before_K, stuck_K = stuck_K, stuck_K | priced_K | (level_K >= most_K * (1.0 - NEAR))
+        most_K = np.minimum(most_K, _most(classes, found.face.unused_V))
         if not stuck_K.all():  # those without a price may be stuck as well, such as all that stand behind in a queue
             rises_K = found.above_K > STUCK
             if not found.is_central:
@@ -77,6 +79,14 @@ def hierarchical(problem: SharingProblem, solver: Solver, entities: Sequence[Ent
     return settled(
         problem, classes, solver, found.value_V, floor_K=level_K, face=found.face, objective=objective or 0.0
     )
+
+
+def _most(classes: Classes, unused_V: Flags) -> Floats:
+    """The throughput that each class has at most, now that some columns are not to be used any more."""
+    open_E = ~unused_V[classes.column_E]
+    most_K = np.zeros(len(classes.count_K))
+    np.maximum.at(most_K, classes.class_E[open_E], (classes.speed_E / classes.share_E)[open_E])
+    return most_K
 
 
 def _rise(classes: Classes, way: _Way, solver: Solver) -> tuple[Floats, float, Flags, Multiple]:
@@ -97,9 +107,11 @@ def _rise(classes: Classes, way: _Way, solver: Solver) -> tuple[Floats, float, F
 
 
 class _Way:
-    """Where each class would be at each height of the water, if nothing stopped it but its best throughput."""
+    """Where each class would be at each height of the water, if nothing stopped it but the most that it can have."""
 
-    def __init__(self, classes: Classes, entities: Sequence[Entity], level_K: Floats, stuck_K: Flags) -> None:
+    def __init__(
+        self, classes: Classes, entities: Sequence[Entity], level_K: Floats, most_K: Floats, stuck_K: Flags
+    ) -> None:
         problem = classes.problem
         self._level_K = level_K
         unit_K = fair_need(problem) / problem.weight_J / classes.best_K
@@ -107,7 +119,8 @@ class _Way:
         for number in np.unique(problem.entity_J[~stuck_K]).tolist():
             rising = np.flatnonzero((problem.entity_J == number) & ~stuck_K)
             part: Callable[..., _Together | _Queue] = _queue if entities[number].fifo else _together
-            self._parts.append(part(classes, rising, level_K, unit_K, entities[number].weight))
+            way_K = np.maximum(most_K - level_K, 1e-12)  # what each has to rise
+            self._parts.append(part(classes, rising, level_K, way_K, unit_K, entities[number].weight))
         self._corner_C = np.unique(np.concatenate([np.zeros(1), *(part.corner_C for part in self._parts)]))
         self.top = float(self._corner_C[-1])
 
@@ -150,9 +163,11 @@ class _Together(NamedTuple):
         return self.level_K + self.speed_K * np.minimum(own, self.end_K)
 
 
-def _together(classes: Classes, rising: Ints, level_K: Floats, unit_K: Floats, weight: float) -> _Together:
+def _together(
+    classes: Classes, rising: Ints, level_K: Floats, way_K: Floats, unit_K: Floats, weight: float
+) -> _Together:
     speed = classes.problem.weight_J[rising] * unit_K[rising]
-    ends = (1.0 - level_K[rising]) / speed  # in units of the entity's own level
+    ends = way_K[rising] / speed  # in units of the entity's own level
     order = np.argsort(ends, kind="stable")
     weights = (classes.count_K * classes.problem.weight_J)[rising][order]
     left = np.cumsum(weights[::-1])[::-1]  # of those that still rise before each end
@@ -170,14 +185,14 @@ class _Queue(NamedTuple):
     begin_K: Floats
     length_K: Floats
     level_K: Floats
+    way_K: Floats
 
     def at(self, height: float) -> Floats:
-        part_K = np.clip((height - self.begin_K) / self.length_K, 0.0, 1.0)
-        return self.level_K + (1.0 - self.level_K) * part_K
+        return self.level_K + self.way_K * np.clip((height - self.begin_K) / self.length_K, 0.0, 1.0)
 
 
-def _queue(classes: Classes, rising: Ints, level_K: Floats, unit_K: Floats, weight: float) -> _Queue:
+def _queue(classes: Classes, rising: Ints, level_K: Floats, way_K: Floats, unit_K: Floats, weight: float) -> _Queue:
     rising = rising[np.argsort(-classes.problem.elapsed_J[rising], kind="stable")]
-    length = (1.0 - level_K[rising]) / unit_K[rising] * classes.count_K[rising] / weight
+    length = way_K[rising] / unit_K[rising] * classes.count_K[rising] / weight
     corner_C = np.concatenate([np.zeros(1), np.cumsum(length)])
-    return _Queue(rising, corner_C, corner_C[:-1], length, level_K[rising])
+    return _Queue(rising, corner_C, corner_C[:-1], length, level_K[rising], way_K[rising])
