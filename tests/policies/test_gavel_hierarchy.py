@@ -80,7 +80,7 @@ def test_programs_are_few_however_many_jobs_there_are(jobs: int, load: float) ->
     """One per job would be 600, and the reference's integer programs as many again."""
     shares = solve(drawn(jobs, 4, load=load), "hierarchical", entities=[Entity(), Entity(2.0, fifo=True), Entity(3.0)])
     assert not shares.notes
-    assert shares.programs <= 12  # a few for each of three GPU types, and one for the fewest changes
+    assert shares.programs <= 15  # a few for each of three GPU types, and one for the fewest changes
 
 
 # -- in parts ----------------------------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ Ints = NDArray[np.int64]
 Step = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
 Solve = Callable[[Floats], Floats]
 
-#: Up to so many rows and columns, dense matrices are quicker than sparse ones.
-SMALL = 160
-NARROW = 600
+#: Up to so many multiplications for (A D A'), dense matrices are quicker than sparse ones. For more of them the library
+#: below wakes further processors, which takes longer than the work.
+SMALL = 100_000
 #: What is added to a scaled diagonal, so that a row that repeats another one does no harm.
 REGULAR = 1e-14
 #: How often a step is corrected for what rounding did to its rows, and how far off they may be.
@@ -65,7 +65,7 @@ class GeneralMatrix:
 
         sparse = csr_array(matrix)
         self.rows = int(sparse.shape[0])
-        self._is_small = self.rows <= SMALL and sparse.shape[1] <= NARROW
+        self._is_small = self.rows**2 * int(sparse.shape[1]) <= SMALL
         self._is_ordered = is_ordered
         self._matrix: Any = sparse.toarray() if self._is_small else sparse
         self._transposed: Any = self._matrix.T.copy() if self._is_small else csr_array(sparse.T)
