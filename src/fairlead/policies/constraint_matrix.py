@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: (right_V, slack_right_R, change_R) to (d_V, e_R, y_R).
-Step = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
+#: (right_V, slack_right_R, change_R) to (d_V, e_R, y_R); y_R as a function, since not every step needs it.
+Step = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Callable[[], Floats]]]
 Solve = Callable[[Floats], Floats]
 
 #: Up to so many multiplications for (A D A'), dense matrices are quicker than sparse ones. For more of them the library
@@ -84,7 +84,9 @@ class GeneralMatrix:
         if solve is None:
             return None
 
-        def step(right_V: Floats, slack_right_R: Floats, change_R: Floats) -> tuple[Floats, Floats, Floats]:
+        def step(
+            right_V: Floats, slack_right_R: Floats, change_R: Floats
+        ) -> tuple[Floats, Floats, Callable[[], Floats]]:
             y_R = solve(self.times(weight_V * right_V) + slack_R * slack_right_R - change_R)
             d_V, e_R = weight_V * (right_V - self.transposed_times(y_R)), slack_R * (slack_right_R - y_R)
             for _ in range(MOST_REFINEMENTS):
@@ -95,7 +97,7 @@ class GeneralMatrix:
                 more_R = solve(missed_R)
                 y_R, e_R = y_R + more_R, e_R - slack_R * more_R
                 d_V = d_V - weight_V * self.transposed_times(more_R)
-            return d_V, e_R, y_R
+            return d_V, e_R, lambda: y_R
 
         return step
 
@@ -175,7 +177,9 @@ class ArrowMatrix:
         self.pairs_P = np.triu_indices(self.types + 2, 1)
         cross_NNK = self.time_NK[:, None] * self.speed_NK[None] - self.speed_NK[:, None] * self.time_NK[None]
         first_P, second_P = self.pairs_P
-        self.cross_NNK = cross_NNK
+        #: What weights are multiplied with for B^-1 u_i (its two rows), and for the entries of B^-1.
+        self.inverse_2NNK = np.stack([-self.speed_NK[:, None] * cross_NNK, self.time_NK[:, None] * cross_NNK])
+        self.entries_3NK = np.stack([self.speed_NK**2, -self.speed_NK * self.time_NK, self.time_NK**2])
         self.square_PK = cross_NNK[first_P, second_P] ** 2
         self.product_PNK = np.transpose(cross_NNK[:, first_P] * cross_NNK[:, second_P], (1, 0, 2))
         every_N = np.arange(self.types + 2)[:, None]
@@ -247,14 +251,9 @@ class _Blocks:
         every = np.arange(size)
         self._projected_NNK[every, every] = weight_NK * np.einsum("np,pk->nk", arrow.without_NP, pair_PK) / det_K
         # B^-1 u_i d_i: the columns of the right inverse.
-        scaled_NK = weight_NK / det_K
-        self._time_NK = scaled_NK * np.einsum("lk,lnk->nk", -weight_NK * arrow.speed_NK, arrow.cross_NNK)
-        self._speed_NK = scaled_NK * np.einsum("lk,lnk->nk", weight_NK * arrow.time_NK, arrow.cross_NNK)
-        self._inverse = (
-            np.einsum("nk,nk->k", weight_NK, arrow.speed_NK**2) / det_K,
-            -np.einsum("nk,nk,nk->k", weight_NK, arrow.speed_NK, arrow.time_NK) / det_K,
-            np.einsum("nk,nk->k", weight_NK, arrow.time_NK**2) / det_K,
-        )
+        columns = np.einsum("clnk,lk->cnk", arrow.inverse_2NNK, weight_NK)
+        self._time_NK, self._speed_NK = columns * (weight_NK / det_K)
+        self._inverse = np.einsum("cnk,nk->ck", arrow.entries_3NK, weight_NK) / det_K
 
     def join(self, slack_G: Floats, multiple: float) -> bool:
         """Factorise what is left, with these weights of the shared rows and of c. False if it is singular."""
@@ -286,7 +285,9 @@ class _Blocks:
             core[-1, -1] = 1.0 / self._multiple + _dot(arrow.need_K**2, self._inverse[2])
         return core
 
-    def step(self, right_V: Floats, slack_right_R: Floats, change_R: Floats) -> tuple[Floats, Floats, Floats]:
+    def step(
+        self, right_V: Floats, slack_right_R: Floats, change_R: Floats
+    ) -> tuple[Floats, Floats, Callable[[], Floats]]:
         """The step of all jobs: first as if nothing were shared, then with the multipliers of what is."""
         arrow, jobs, types = self._arrow, self._arrow.jobs, self._arrow.types
         right_TK, own_K, right_c = arrow.parts(right_V)
@@ -314,15 +315,19 @@ class _Blocks:
             local_NK -= np.einsum("ntk,tk->nk", self._projected_NNK[:, :types], pull_TK)
             right_NK[:types] -= pull_TK
             y_G, d_c, e_G = y_G + more_G, d_c + more_c, e_G - self._slack_G * more_G
-        y_time_K = np.einsum("nk,nk->k", self._time_NK, right_NK) - time_inverse_K * time_K - mixed_K * speed_K
-        y_speed_K = np.einsum("nk,nk->k", self._speed_NK, right_NK) - mixed_K * time_K - speed_inverse_K * speed_K
+
+        def prices() -> Floats:
+            y_time_K = np.einsum("nk,nk->k", self._time_NK, right_NK) - time_inverse_K * time_K - mixed_K * speed_K
+            y_speed_K = np.einsum("nk,nk->k", self._speed_NK, right_NK) - mixed_K * time_K - speed_inverse_K * speed_K
+            return np.concatenate([y_time_K, y_speed_K, y_G])
+
         d_V = [local_NK[:types].reshape(-1), local_NK[types + 1]]
         if arrow.need_K is not None:
             d_V.append(np.array([d_c]))
         e_R = np.concatenate([local_NK[types], np.zeros(jobs), e_G])
-        return np.concatenate(d_V), e_R, np.concatenate([y_time_K, y_speed_K, y_G])
+        return np.concatenate(d_V), e_R, prices
 
 
 def _dot(one: Floats, other: Floats) -> float:
-    """Their product on this processor alone: to wake others for it takes longer."""
+    """Their product on one processor: BLAS would wake a second one, which takes longer than the work."""
     return float(np.einsum("n,n->", one, other))

@@ -17,6 +17,7 @@ Legend: V variables, R rows, S rows with a slack, N variables and after them sla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -165,15 +166,17 @@ class _InteriorPoint:
         if solve is None:
             return False
 
-        def direction(low_target: Floats | float, high_target: Floats | float) -> tuple[Floats, Floats, Floats, Floats]:
+        def direction(
+            low_target: Floats | float, high_target: Floats | float
+        ) -> tuple[Floats, Callable[[], Floats], Floats, Floats]:
             right = low_target / below - self._z - self._dual
             right[upper] -= high_target / above_U - self._z_U
             right_R = np.zeros(self._matrix.rows)
             right_R[self._slack_S] = self._sign_S * right[self._count :]
-            d_V, e_R, d_y = solve(right[: self._count], right_R, -self._primal)
+            d_V, e_R, prices = solve(right[: self._count], right_R, -self._primal)
             d_x = np.concatenate([d_V, self._sign_S * e_R[self._slack_S]])
             d_low = (low_target - self._z * d_x) / below - self._z
-            return d_x, d_y, d_low, (high_target + self._z_U * d_x[upper]) / above_U - self._z_U
+            return d_x, prices, d_low, (high_target + self._z_U * d_x[upper]) / above_U - self._z_U
 
         d_x, _, d_low, d_high = direction(0.0, 0.0)
         length, price_length = self._longest(d_x, d_low, d_high)
@@ -181,7 +184,8 @@ class _InteriorPoint:
         ahead += _dot(self._z_U + price_length * d_high, above_U - length * d_x[upper])
         sigma = min(1.0, max(0.0, ahead / self._bounds / max(self._centre, 1e-300))) ** 3
         target = sigma * self._centre
-        d_x, d_y, d_low, d_high = direction(target - d_low * d_x, target + d_high * d_x[upper])
+        d_x, prices, d_low, d_high = direction(target - d_low * d_x, target + d_high * d_x[upper])
+        d_y = prices()
         if not (np.isfinite(d_x).all() and np.isfinite(d_y).all()):
             return False
         length, price_length = (min(1.0, 0.995 * each) for each in self._longest(d_x, d_low, d_high, most=2.0))
@@ -207,5 +211,5 @@ class _InteriorPoint:
 
 
 def _dot(one: Floats, other: Floats) -> float:
-    """Their product on this processor alone: to wake others for it takes longer."""
+    """Their product on one processor: BLAS would wake a second one, which takes longer than the work."""
     return float(np.einsum("n,n->", one, other))

@@ -57,7 +57,7 @@ class Multiple(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """The largest sum, shares that reach it, all others that do, and what a GPU more of each type would add."""
+    """The largest sum, shares that reach it, the face of all that do, and what a GPU more of each type would add."""
 
     total: float
     value_V: Floats

@@ -10,7 +10,7 @@
                0 <= x <= high
 
 Without pairs, classes meet in the rows of capacity only. Our interior-point method then takes time in proportion to
-the classes (`ArrowMatrix`), less than HiGHS takes; with pairs its equations are sparse ones like any others. A linear
+the classes (`ArrowMatrix`), less than HiGHS takes; with pairs its equations are sparse, with no such form. A linear
 program with which it does not come to an end goes to HiGHS.
 
 Legend: K classes, T GPU types, V columns, E memberships, R rows.

@@ -148,7 +148,7 @@ class _Way:
 
 
 class _Together(NamedTuple):
-    """All rise by their weights; what one no longer takes goes to the others of the entity."""
+    """All rise by their weights; what one no longer takes goes to the entity's other jobs."""
 
     rising: Ints
     corner_C: Floats

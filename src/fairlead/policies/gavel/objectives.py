@@ -296,12 +296,23 @@ def nash(problem: SharingProblem, solver: Solver) -> Shares:
     return settled(problem, classes, solver, found[0], floor_K=relative_K, face=found[1], objective=welfare)
 
 
+def _nash_throughput(problem: SharingProblem, solver: Solver) -> Floats:
+    """What each job has under Nash welfare. That is unique, so that no choice among shares is needed."""
+    classes = classify(problem, "weight_J")
+    found = largest_welfare(classes, classes.count_K * classes.problem.weight_J) if len(classes.count_K) else None
+    if found is None:
+        return throughput(problem, nash(problem, solver))
+    solver.programs += 1
+    rate_K = classes.relative(found[0]) * classes.best_K
+    return np.where(classes.class_J >= 0, rate_K[np.maximum(classes.class_J, 0)], 0.0)
+
+
 def discounted(problem: SharingProblem, solver: Solver) -> Shares:
     """Nash welfare in which it does not pay to misstate one's rates: the share of each job is cut to
 
         product over other jobs k of (throughput_k with the job there) / (throughput_k without it)
 
-    of what it is, the part of their welfare that its presence leaves to the others. One more program for each class.
+    of what it is, the part of their welfare that its presence leaves to other jobs. One more program for each class.
     """
     shares = nash(problem, solver)
     classes = classify(problem, "weight_J")
@@ -309,11 +320,10 @@ def discounted(problem: SharingProblem, solver: Solver) -> Shares:
     factor_J = np.ones(len(problem.gpus_J))
     for k in range(len(classes.count_K)):
         members = np.flatnonzero(classes.class_J == k)
-        others = np.setdiff1d(np.arange(len(problem.gpus_J)), members[:1])
-        inner = problem.only(others)
-        without_J = throughput(inner, nash(inner, solver))
+        rest = np.setdiff1d(np.arange(len(problem.gpus_J)), members[:1])
+        without_J = _nash_throughput(problem.only(rest), solver)
         counts = without_J > 0.0
-        factor_J[members] = min(1.0, float(np.exp(np.log(with_J[others][counts] / without_J[counts]).sum())))
+        factor_J[members] = min(1.0, float(np.exp(np.log(with_J[rest][counts] / without_J[counts]).sum())))
     pairs = {
         (one, other): share_T * min(factor_J[one], factor_J[other]) for (one, other), share_T in shares.pairs.items()
     }

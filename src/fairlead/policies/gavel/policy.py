@@ -71,11 +71,11 @@ class Gavel:
     leftovers: str = "give"
     #: hierarchical: what jobs are grouped by, tenant or queue.
     entities: str = "tenant"
-    #: hierarchical: weights as name=number, separated by slashes; 1 for others.
+    #: hierarchical: weights as name=number, separated by slashes; 1 for one that is not named.
     entity_weights: tuple[str, ...] = ()
-    #: hierarchical: names of those that serve their jobs first come, first served; others serve all at once.
+    #: hierarchical: names of entities that serve their jobs first come, first served; any other serves all at once.
     fifo_entities: tuple[str, ...] = ()
-    #: nash: strategy-proof cuts each job's share by what its presence costs the others.
+    #: nash: strategy-proof cuts each job's share by what its presence costs all other jobs.
     discount: str = "none"
     #: What work is counted in, which matters where it is added up (max-sum-throughput, cost): samples, steps, or
     #: relative, by the time on each job's fastest GPU type. The papers' artifacts count steps, also over a change of
