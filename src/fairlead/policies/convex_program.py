@@ -34,6 +34,8 @@ CENTRED = 1e-15
 EXACT = 1e-11
 #: How many times as far off a point may be if no better one can be had.
 ACCEPTED = 1e3
+#: After so many iterations at the centre, rows do not become more exact.
+PATIENCE = 3
 #: Multipliers and distances stay above this: with denormal numbers a processor is slow.
 _TINY = 1e-100
 
@@ -109,6 +111,7 @@ class _InteriorPoint:
         self._y = np.zeros(self._matrix.rows)
         self._z = np.ones(len(self._low))
         self._z_U = np.ones(len(self._upper))
+        self._central = 0
         self._scale = max(1.0, float(np.abs(self._linear).max(initial=0.0)), float(self._square.max(initial=0.0)))
 
     def minimum(self, iterations: int) -> Minimum:
@@ -149,8 +152,9 @@ class _InteriorPoint:
 
     def stalled(self) -> bool:
         """As central as can be, and rows are as exact as the numbers allow, which is less exact than hoped for."""
-        is_central = self._centre <= 1e-4 * CENTRED * self._scale
-        return is_central and (self.finished(slack=ACCEPTED) or self._centre <= 1e-12 * CENTRED * self._scale)
+        self._central = self._central + 1 if self._centre <= CENTRED * self._scale else 0
+        is_accepted = self._central >= PATIENCE and self.finished(slack=ACCEPTED)
+        return is_accepted or self._centre <= 1e-12 * CENTRED * self._scale
 
     def step(self) -> bool:
         """One iteration; False if the equations cannot be solved any more."""

@@ -106,11 +106,15 @@ def _distinct(table_JF: Floats) -> tuple[Ints, Ints]:
         size = np.where((table_JF == 0.0) | ~np.isfinite(table_JF), 1.0, np.abs(table_JF))
         unit = 10.0 ** (np.floor(np.log10(size)) - DIGITS + 1)
         rounded = np.where(np.isfinite(table_JF), np.round(table_JF / unit) * unit, table_JF)
-    _, first, inverse = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return first[order], rank[inverse.reshape(-1)]
+    by_kind = np.lexsort(rounded.T[::-1])  # stable: of each kind the first row comes first
+    begins = np.ones(len(rounded), dtype=bool)
+    begins[1:] = (rounded[by_kind[1:]] != rounded[by_kind[:-1]]).any(axis=1)
+    first = by_kind[begins]
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    inverse = np.empty(len(rounded), dtype=np.int64)
+    inverse[by_kind] = rank[np.cumsum(begins) - 1]
+    return np.sort(first), inverse
 
 
 def _with_columns(problem: SharingProblem, count_K: Ints, class_J: Ints) -> Classes:
