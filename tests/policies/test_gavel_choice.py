@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
 import pytest
-from gavel_problems import EcosSolver, Reference, drawn
+from gavel_problems import EcosSolver, Reference, check_shares, drawn
 
 from fairlead.policies.gavel import GavelOracle
+from fairlead.policies.gavel.class_program import ClassOptimum, ClassProgram, Solver
+from fairlead.policies.gavel.classes import classify
 from fairlead.policies.gavel.hierarchy import Entity
-from fairlead.policies.gavel.objectives import fair_need
-from fairlead.policies.gavel.problem import Shares, SharingProblem, throughput
+from fairlead.policies.gavel.objectives import fair_need, isolated
+from fairlead.policies.gavel.problem import Concession, Shares, SharingProblem, throughput
 from fairlead.policies.gavel.solution import solve
+from fairlead.policies.linear_program import Method, NoSolution, Trouble
 from fairlead.testing.scenario import job, make_view
 
 ENTITIES = (Entity(1.0), Entity(2.0, fifo=True), Entity(3.0))
@@ -93,3 +96,50 @@ def test_a_job_that_has_one_choice_is_left_as_the_solver_found_it() -> None:
     shares = solve(problem, "max-sum-throughput")
     assert shares.programs == 1
     assert throughput(problem, shares).sum() == pytest.approx(shares.objective, rel=1e-7)
+
+
+# -- what is given up --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FailingSolver(Solver):
+    """Has no answer to programs with this in their name."""
+
+    name: str = ""
+
+    def linear(self, program: ClassProgram, *, again: bool = True) -> ClassOptimum:
+        if self.name in program.name:
+            raise NoSolution(program.name, Trouble.NUMERICAL, "no jobs", "asked to")
+        return super().linear(program, again=again)
+
+
+@pytest.mark.parametrize("objective", LINEAR)
+def test_an_objective_without_an_answer_gives_equal_parts_and_says_so(objective: str) -> None:
+    problem = drawn(10, 2)
+    shares = solve(problem, objective, entities=ENTITIES, solver=FailingSolver())
+    check_shares(problem, shares)
+    assert shares.notes == (Concession.ISOLATED,)
+    assert throughput(problem, shares) == pytest.approx(isolated(problem, 10))
+    assert np.isnan(shares.gap)
+
+
+@pytest.mark.parametrize("objective", ["max-min", "max-sum-throughput", "hierarchical"])
+def test_an_optimum_that_could_not_be_chosen_is_still_one_and_says_so(objective: str) -> None:
+    problem = drawn(10, 2, load=1.2)
+    problem = replace(problem, rate_JT=np.maximum(np.round(problem.rate_JT / 8.0), 0.5))
+    ours = solve(problem, objective, entities=ENTITIES)
+    other = solve(problem, objective, entities=ENTITIES, solver=FailingSolver(name="fewest changes"))
+    check_shares(problem, other)
+    assert (ours.notes, other.notes) == ((), (Concession.UNSETTLED,))
+    assert other.objective == pytest.approx(ours.objective, rel=1e-7)
+    assert moved(problem, ours) < moved(problem, other)
+
+
+def test_a_linear_program_that_our_method_cannot_solve_is_solved_by_the_other() -> None:
+    """Floors far beyond what fits have no answer; with one, both methods agree."""
+    classes = classify(drawn(6, 1))
+    program = ClassProgram("floors", classes, linear_V=np.ones(len(classes.type_V)), floor_K=np.full(6, 0.1))
+    ours, highs = Solver().linear(program), Solver(Method.SIMPLEX).linear(program)
+    assert ours.value_V.sum() == pytest.approx(highs.value_V.sum())
+    with pytest.raises(NoSolution, match="infeasible"):
+        Solver().linear(replace(program, floor_K=np.full(6, 1.0), capacity_T=np.full(3, 0.1)))
