@@ -154,7 +154,7 @@ def measure(jobs: int, objective: str, *, rates: str, repeat: int) -> dict[str, 
     problem = draw(jobs, rates=rates)
     solve(problem, objective, entities=ENTITIES)  # to warm up
     ours_s, shares = timed(lambda: solve(problem, objective, entities=ENTITIES), repeat)
-    through_cvxpy(draw(16), objective)
+    through_cvxpy(draw(64), objective)
     theirs_s, reached = timed(lambda: through_cvxpy(problem, objective), 1)
     return {
         "objective": objective,
