@@ -90,6 +90,16 @@ def test_two_orders_of_jobs_and_nodes_are_owed_the_same(objective: str) -> None:
         assert owed[1][name] == pytest.approx(by_type, abs=1e-6)
 
 
+def test_a_job_as_fast_on_two_types_is_spread_over_both_even_if_all_else_is_decided() -> None:
+    """Both jobs run all the time at just what they need, on a full type and another; of that other there are two."""
+    problem = SharingProblem(
+        np.array([[1.5, 1.9, 2.0], [0.1, 0.1, 0.2]]), np.ones(2, int), np.ones(3, int), left_J=np.array([1.9, 0.11])
+    )
+    alone_JT = solve(problem, "makespan").alone_JT
+    assert alone_JT.sum(axis=1) == pytest.approx([1.0, 1.0], abs=1e-6)
+    assert alone_JT[1, 0] == pytest.approx(alone_JT[1, 1], abs=1e-6)
+
+
 def test_a_job_that_has_one_choice_is_left_as_the_solver_found_it() -> None:
     """Distinct rates and full types: the optimum is one point, and no further program is needed to choose."""
     problem = drawn(60, 5, load=3.0)

@@ -71,15 +71,16 @@ class Minimum(NamedTuple):
 def minimise(program: ConvexProgram) -> Minimum | None:
     """The minimum, with errors of about 1e-8; None if the method does not get there."""
     solver = _InteriorPoint(program)
+    best, found = ACCEPTED, None
     for iteration in range(MOST_ITERATIONS):
         solver.look()
-        if solver.finished() or solver.has(program.enough):
+        if solver.off <= 1.0 or solver.has(program.enough):
             return solver.minimum(iteration)
+        if solver.off <= best:  # near the end rows may become less exact again
+            best, found = solver.off, solver.minimum(iteration)
         if solver.stalled() or not solver.step():
             break
-    else:
-        solver.look()
-    return solver.minimum(iteration) if solver.finished(slack=ACCEPTED) else None
+    return found
 
 
 class _InteriorPoint:
@@ -118,7 +119,7 @@ class _InteriorPoint:
         upper_N = np.zeros(len(self._low))
         upper_N[self._upper] = self._z_U
         count = self._count
-        return Minimum((self._low + self._below)[:count], self._y, self._z[:count], upper_N[:count], iterations)
+        return Minimum(self._x[:count], self._y, self._z[:count], upper_N[:count], iterations)
 
     def look(self) -> None:
         """How far off the point is."""
@@ -131,7 +132,9 @@ class _InteriorPoint:
         self._x, self._dual, self._primal = x, dual, self._rows(x) - self._right
         self._centre = (_dot(self._z, self._below) + _dot(self._z_U, self._above_U)) / self._bounds
         self._primal_off = float(np.abs(self._primal).max(initial=0.0))
-        self._off = max(self._primal_off, float(np.abs(dual).max(initial=0.0)) / self._scale)
+        rows_off = max(self._primal_off, float(np.abs(dual).max(initial=0.0)) / self._scale)
+        #: In units of what is asked for: 1 is good enough.
+        self.off = max(rows_off / EXACT, self._centre / (CENTRED * self._scale))
 
     def _rows(self, x_N: Floats) -> Floats:
         """What variables and slacks come to in each row."""
@@ -143,9 +146,6 @@ class _InteriorPoint:
         """What the multipliers of rows come to for each variable and slack."""
         return np.concatenate([self._matrix.transposed_times(y_R), self._sign_S * y_R[self._slack_S]])
 
-    def finished(self, slack: float = 1.0) -> bool:
-        return self._off <= slack * EXACT and self._centre <= slack * CENTRED * self._scale
-
     def has(self, enough: float) -> bool:
         """The rows are met, and the objective is as low as this."""
         return self._primal_off <= EXACT and enough > -np.inf and _dot(self._linear, self._x) <= enough
@@ -153,7 +153,7 @@ class _InteriorPoint:
     def stalled(self) -> bool:
         """As central as can be, and rows are as exact as the numbers allow, which is less exact than hoped for."""
         self._central = self._central + 1 if self._centre <= CENTRED * self._scale else 0
-        is_accepted = self._central >= PATIENCE and self.finished(slack=ACCEPTED)
+        is_accepted = self._central >= PATIENCE and self.off <= ACCEPTED
         return is_accepted or self._centre <= 1e-12 * CENTRED * self._scale
 
     def step(self) -> bool:

@@ -200,10 +200,9 @@ def _is_one(classes: Classes, face: Face, free_K: Flags, choices: int) -> bool:
         limits = [np.ones(len(at_E))] * int(face.busy_K[k]) + [classes.speed_E[at_E]] * int(face.floored_K[k])
         _, size, across = np.linalg.svd(np.array(limits).reshape(-1, len(at_E)))
         change_CV = across[int((size > ALIKE).sum()) :]
-        load_VT = (classes.type_V[column_V][:, None] == full) * classes.gpus_V[column_V][:, None]
-        changes.append(change_CV @ load_VT)
+        changes.append(change_CV @ (classes.type_V[column_V][:, None] == full))
     load_CT = np.concatenate(changes)
-    size = np.linalg.svd(load_CT / np.maximum(np.abs(load_CT).max(axis=1, initial=0.0), 1e-300)[:, None])[1]
+    size = np.linalg.svd(load_CT)[1]
     return len(load_CT) == choices and bool((size > ALIKE).sum() == choices)
 
 

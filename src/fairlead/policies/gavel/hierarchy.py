@@ -30,7 +30,6 @@ from fairlead.policies.gavel.class_program import Solver
 from fairlead.policies.gavel.classes import Classes, classify
 from fairlead.policies.gavel.objectives import fair_need, nothing, settled
 from fairlead.policies.gavel.problem import Shares, SharingProblem
-from fairlead.policies.linear_program import NoSolution, Trouble
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,6 +39,8 @@ Flags = NDArray[np.bool_]
 NEAR = 1e-10
 #: A job that could rise by less than this, as a share of its best, is stuck.
 STUCK = 1e-7
+#: The same if otherwise none were.
+UNSURE = 1e-5
 #: What a class that is a bottleneck has at least of the price of all.
 PRICED = 1e-7
 #: Steps of Newton's method, for one height.
@@ -74,8 +75,8 @@ def hierarchical(problem: SharingProblem, solver: Solver, entities: Sequence[Ent
             if not found.is_central:
                 rises_K = can_rise(classes, level_K * (1.0 - NEAR), ~stuck_K, solver)
             stuck_K = stuck_K | ~rises_K
-        if (stuck_K == before_K).all():
-            raise NoSolution("water filling", Trouble.NUMERICAL, f"{len(level_K)} classes of jobs", "no bottleneck")
+        if (stuck_K == before_K).all():  # rounding hides the bottleneck: it is what could rise least
+            stuck_K = stuck_K | (found.above_K <= max(UNSURE, float(found.above_K[~stuck_K].min())))
     return settled(
         problem, classes, solver, found.value_V, floor_K=level_K, face=found.face, objective=objective or 0.0
     )

@@ -121,7 +121,7 @@ def finish_time_fairness(problem: SharingProblem, solver: Solver) -> Shares:
         solver,
         found.value_V,
         floor_K=targets.need(rho) * min(1.0, found.multiple),
-        face=found.face if found.multiple <= 1.0 else None,
+        face=found.face if found.multiple <= 1.0 + NEAR else None,
         objective=rho,
         price_K=found.price_K,
         price_T=found.price_T,
