@@ -241,6 +241,13 @@ def test_gavels_programs_have_the_optimum_that_cvxpy_finds() -> None:
             assert row["value"] == pytest.approx(row["cvxpy_value"], rel=near)
 
 
+def test_pairs_in_parts_lose_no_more_than_is_stated() -> None:
+    whole, parts = run("gavel.py", "--packed", "--jobs", "64", "--parts", "2")
+    assert (whole["parts"], parts["parts"]) == (1, 2)
+    assert 1.0 - parts["lost_at_most"] - 1e-6 <= parts["value_of_whole"] <= 1.0 + 1e-6
+    assert 0.5 < parts["throughput_of_whole"] < 1.5
+
+
 def test_rates_of_many_jobs_are_quick_to_ask_for_again() -> None:
     rows = run("rates.py", "--jobs", "512")
     assert [row["asked"] for row in rows] == ["alone", "pairs"]

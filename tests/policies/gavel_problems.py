@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
+from fairlead.policies.gavel.class_program import ClassOptimum, ClassProgram, Face, Solver
 from fairlead.policies.gavel.objectives import fair_need, isolated, proportional
 from fairlead.policies.gavel.problem import Shares, SharingProblem, pair_factors
+from fairlead.policies.linear_program import NoSolution, Trouble
 
 
 def drawn(jobs: int, seed: int, *, models: int = 0, pairs: bool = False, load: float = 2.0) -> SharingProblem:
@@ -125,3 +128,47 @@ def check_shares(problem: SharingProblem, shares: Shares) -> None:
     for (one, other), share_T in shares.pairs.items():
         assert problem.gpus_J[one] == problem.gpus_J[other]
         assert (share_T[~(problem.usable[one] & problem.usable[other])] == 0.0).all()
+
+
+@dataclass
+class EcosSolver(Solver):
+    """Linear programs by ECOS, through cvxpy."""
+
+    def linear(self, program: ClassProgram, *, again: bool = True) -> ClassOptimum:
+        self.programs += 1
+        classes, slack = program.classes, program.slack
+        jobs, columns, types = len(classes.count_K), len(classes.type_V), len(classes.problem.capacity_T)
+        face = program.face or Face(*(np.zeros(size, dtype=bool) for size in (columns, types, jobs, jobs)))
+        zero_V, zero_K = np.zeros(columns), np.zeros(jobs)
+        share_KV, speed_KV, gpus_TV = np.zeros((jobs, columns)), np.zeros((jobs, columns)), np.zeros((types, columns))
+        np.add.at(share_KV, (classes.class_E, classes.column_E), classes.share_E)
+        np.add.at(speed_KV, (classes.class_E, classes.column_E), classes.speed_E)
+        capacity_T = classes.problem.capacity_T if program.capacity_T is None else program.capacity_T
+        gpus_TV[classes.type_V, np.arange(columns)] = classes.gpus_V
+        need_K = zero_K if program.need_K is None else program.need_K
+        floor_K = np.maximum((zero_K if program.floor_K is None else program.floor_K) - slack, 0.0)
+        high_K = np.where(face.floored_K, floor_K + 2.0 * slack, np.inf if program.high_K is None else program.high_K)
+        x, c = cp.Variable(columns), cp.Variable(nonneg=True)
+        rows = [
+            x >= 0.0,
+            share_KV @ x <= 1.0 + slack,
+            gpus_TV @ x <= capacity_T + slack,
+            speed_KV @ x >= floor_K + need_K * c,
+        ]
+        fixed = [x[face.unused_V] <= slack, (share_KV @ x)[face.busy_K] >= 1.0 - slack]
+        fixed += [(gpus_TV @ x)[face.full_T] >= capacity_T[face.full_T] - slack]
+        fixed += [(speed_KV @ x)[np.isfinite(high_K)] <= high_K[np.isfinite(high_K)]]
+        linear_V = (zero_V if program.linear_V is None else program.linear_V) + speed_KV.T @ (
+            zero_K if program.linear_K is None else program.linear_K
+        )
+        problem = cp.Problem(cp.Minimize(linear_V @ x - (c if program.need_K is not None else 0.0)), rows + fixed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            problem.solve(solver="ECOS", abstol=1e-12, reltol=1e-12, feastol=1e-12, max_iters=200)
+        if problem.status not in ("optimal", "optimal_inaccurate"):
+            raise NoSolution(program.name, Trouble.INFEASIBLE, f"{jobs} classes", problem.status)
+        value_V = np.maximum(x.value, 0.0)
+        multiple = float(c.value) if program.need_K is not None else 0.0
+        loss_V, time_K, price_T, price_K = (np.maximum(row.dual_value, 0.0) for row in rows)
+        above_K = speed_KV @ value_V - floor_K - multiple * need_K
+        return ClassOptimum(value_V, multiple, price_K, price_T, time_K, loss_V, above_K, is_central=False)

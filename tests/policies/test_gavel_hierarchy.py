@@ -43,9 +43,9 @@ def filled(problem: SharingProblem, entities: list[Entity]) -> np.ndarray:
     return level_J
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_water_filling_is_what_the_definition_says(seed: int) -> None:
-    problem = drawn(9, seed, load=1.5)
+@pytest.mark.parametrize(("seed", "load"), [(0, 1.5), (1, 1.5), (2, 1.5), (3, 0.7)])
+def test_water_filling_is_what_the_definition_says(seed: int, load: float) -> None:
+    problem = drawn(7, seed, load=load)
     entities = [Entity(1.0), Entity(2.0, fifo=True), Entity(3.0)]
     shares = solve(problem, "hierarchical", entities=entities)
     check_shares(problem, shares)
@@ -75,10 +75,12 @@ def test_what_an_entity_cannot_use_goes_to_the_others() -> None:
     assert totals == pytest.approx([1.0, 0.5, 0.5], abs=1e-6)
 
 
-def test_programs_are_few_however_many_jobs_there_are() -> None:
-    problem = drawn(150, 4, load=1.2)
-    shares = solve(problem, "hierarchical", entities=[Entity(), Entity(2.0, fifo=True), Entity(3.0)])
-    assert shares.programs <= 75  # one per job would be 150, and the reference's integer programs as many again
+@pytest.mark.parametrize(("jobs", "load"), [(20, 1.2), (150, 1.2), (600, 0.8), (600, 3.0)])
+def test_programs_are_few_however_many_jobs_there_are(jobs: int, load: float) -> None:
+    """One per job would be 600, and the reference's integer programs as many again."""
+    shares = solve(drawn(jobs, 4, load=load), "hierarchical", entities=[Entity(), Entity(2.0, fifo=True), Entity(3.0)])
+    assert not shares.notes
+    assert shares.programs <= 15  # a few for each of three GPU types, and one for the fewest changes
 
 
 # -- in parts ----------------------------------------------------------------------------------------------------------
@@ -87,9 +89,9 @@ def test_programs_are_few_however_many_jobs_there_are() -> None:
 @pytest.mark.parametrize(
     "objective", ["max-min", "makespan", "finish-time-fairness", "max-sum-throughput", "cost", "nash"]
 )
-@pytest.mark.parametrize("pairs", [False, True])
-def test_the_loss_of_solving_in_parts_is_within_the_stated_bound(objective: str, pairs: bool) -> None:
-    problem = drawn(36 if not pairs else 16, 6, pairs=pairs)
+@pytest.mark.parametrize(("pairs", "seed"), [(False, 6), (True, 6), (False, 7), (True, 7)])
+def test_the_loss_of_solving_in_parts_is_within_the_stated_bound(objective: str, pairs: bool, seed: int) -> None:
+    problem = drawn(36 if not pairs else 16, seed, pairs=pairs)
     whole, parts = solve(problem, objective), solve(problem, objective, parts=3)
     check_shares(problem, parts)
     assert np.isfinite(parts.gap)

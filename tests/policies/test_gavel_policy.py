@@ -14,7 +14,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.plugins import make_policy
 from fairlead.policies.gavel import Gavel, GavelOracle
 from fairlead.policies.gavel.inputs import Inputs
-from fairlead.policies.gavel.problem import Shares
+from fairlead.policies.gavel.problem import Concession, Shares
 from fairlead.testing import check_policy
 from fairlead.testing.scenario import job, make_state, make_view
 
@@ -93,7 +93,48 @@ def test_a_job_that_may_not_be_preempted_keeps_its_gpus_and_the_others_share_the
 def test_deadlines_that_are_given_up_are_named_in_the_memory_of_the_plan() -> None:
     jobs = [job("early", 1, deadline=150.0), job("late", 1, deadline=160.0)]
     plan = GavelOracle(objective="cost-slo").plan(seconds_left(make_view("1x1", jobs), early=100.0, late=100.0))
-    assert plan.memo["gavel"]["dropped"] == ["late"]
+    assert plan.memo["gavel"]["dropped"] == {"late": pytest.approx(100.0)}
+
+
+def test_a_job_whose_deadline_is_given_up_is_told_so_and_it_is_kept_once_the_earlier_one_is_gone() -> None:
+    policy = GavelOracle(objective="cost-slo")
+    jobs = [job("early", 1, deadline=150.0), job("late", 1, deadline=160.0), job("hopeless", 1, deadline=50.0)]
+    left = {"early": 100.0, "late": 100.0, "hopeless": 100.0}
+    reasons = policy.plan(seconds_left(make_view("1x1", jobs), **left)).reasons
+    assert "its deadline in 160 s is given up: there are too few GPUs to keep it as well as" in reasons["late"].text
+    assert (reasons["late"].numbers["deadline_in_s"], reasons["late"].numbers["least_s"]) == pytest.approx(
+        (160.0, 100.0)
+    )
+    assert "its deadline in 50 s is given up: with the GPUs that suit it best" in reasons["hopeless"].text
+    assert "given up" not in reasons["early"].text
+    assert "least_s" not in reasons["early"].numbers
+    # What the reasons name, done: without the earlier deadline, and with one that can be kept.
+    jobs = [job("late", 1, deadline=160.0), job("hopeless", 1, deadline=5e3)]
+    reasons = policy.plan(seconds_left(make_view("1x1", jobs), **left)).reasons
+    assert not any("given up" in reason.text for reason in reasons.values())
+
+
+def test_a_deadline_that_was_given_up_is_told_as_long_as_the_shares_are_in_force() -> None:
+    policy = GavelOracle(objective="cost-slo")
+    jobs = [job("early", 1, deadline=150.0, on="n0[0]"), job("late", 1, deadline=160.0)]
+    first = policy.plan(seconds_left(make_view("1x1", jobs), early=100.0, late=100.0))
+    state = make_state("1x1", jobs, now=30.0)
+    state.issue(Remember(30.0, first.memo))
+    later = policy.plan(seconds_left(state.snapshot(), early=70.0, late=100.0))
+    assert "its deadline in 130 s is given up" in later.reasons["late"].text
+
+
+def test_what_the_whole_plan_had_to_give_up_is_told_to_every_job() -> None:
+    @dataclass(frozen=True)
+    class Hard(Gavel):
+        def shares(self, inputs: Inputs) -> Shares:
+            return replace(super().shares(inputs), notes=(Concession.NO_WELFARE,))
+
+    plan = Hard(objective="nash").plan(make_view("1x1", [job("a", 1), job("b", 1)]))
+    assert plan.memo["gavel"]["notes"] == ["no-welfare"]
+    for reason in plan.reasons.values():
+        assert "; the numbers are too uneven for Nash welfare: shares are by max-min fairness instead (" in reason.text
+        assert reason.numbers["no_welfare"] == 1.0
 
 
 def test_the_shortest_job_runs_first() -> None:

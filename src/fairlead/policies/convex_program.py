@@ -6,222 +6,214 @@
 HiGHS through SciPy has no quadratic objective, and neither has SciPy a method for thousands of variables. What policies
 ask of one is small: the one point of a polyhedron that is most even, or the one that maximises Nash welfare. Where the
 objective is strictly convex in a variable its value is unique, so it depends neither on the order of variables nor on a
-solver. Mehrotra's predictor and corrector; every row becomes an equation with a bounded slack, and each step solves
-(A D A') by a sparse factorisation.
+solver. Of a linear program the method ends in the middle of the optimal face: a bound has a multiplier above 0 exactly
+where no optimum is off that bound, which the corner that a simplex method ends in does not tell.
 
-Legend: V variables, slacks included at the end; R rows.
+Mehrotra's predictor and corrector. Every row becomes an equation with a slack, and `constraint_matrix` solves the
+equations of a step.
+
+Legend: V variables, R rows, S rows with a slack, N variables and after them slacks, U those of N with an upper bound.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fairlead.policies.constraint_matrix import ConstraintMatrix
 
 Floats = NDArray[np.float64]
 
 #: Iterations after which a program counts as too hard. Most take 10 to 30.
 MOST_ITERATIONS = 120
 #: The mean product of slack and multiplier at which the point is taken, and how far rows may then be off.
-CENTRED = 1e-13
-EXACT = 1e-9
-#: Up to so many rows, dense matrices are quicker than sparse ones.
-SMALL = 160
-#: Multipliers stay above this: with denormal numbers a processor is slow.
+CENTRED = 1e-15
+EXACT = 1e-11
+#: How many times as far off a point may be if no better one can be had.
+ACCEPTED = 1e3
+#: After so many iterations at the centre, rows do not become more exact.
+PATIENCE = 3
+#: Multipliers and distances stay above this: with denormal numbers a processor is slow.
 _TINY = 1e-100
 
 
 class ConvexProgram(NamedTuple):
-    """Coefficients of the objective, the matrix (sparse), and the bounds of rows and variables."""
+    """Coefficients of the objective, the matrix, and the bounds of rows and variables. All of low_V are finite."""
 
     linear_V: Floats
     square_V: Floats
     log_V: Floats
-    matrix: Any
+    matrix: ConstraintMatrix
     low_R: Floats
     high_R: Floats
     low_V: Floats
     high_V: Floats
-    #: Rows are in an order in which to eliminate them fills in little: such as those of all columns last.
-    ordered: bool = False
+    #: Of a linear objective: a value that will do. The first point that has it is taken, whose prices mean nothing.
+    enough: float = -np.inf
 
 
-def minimise(program: ConvexProgram) -> Floats | None:
+class Minimum(NamedTuple):
+    """Where the minimum is, and what limits it."""
+
+    values_V: Floats
+    #: How much the minimum falls for a unit more on the right side of each row.
+    price_R: Floats
+    #: How much it rises for a unit more of each lower bound.
+    price_V: Floats
+    #: The same of the upper bounds, with the opposite sign: 0 where there is none.
+    upper_price_V: Floats
+    iterations: int
+
+
+def minimise(program: ConvexProgram) -> Minimum | None:
     """The minimum, with errors of about 1e-8; None if the method does not get there."""
     solver = _InteriorPoint(program)
-    for _ in range(MOST_ITERATIONS):
-        if solver.finished() or solver.stalled():
-            return solver.variables()
-        if not solver.step():
+    best, found = ACCEPTED, None
+    for iteration in range(MOST_ITERATIONS):
+        solver.look()
+        if solver.off <= 1.0 or solver.has(program.enough):
+            return solver.minimum(iteration)
+        if solver.off <= best:  # near the end rows may become less exact again
+            best, found = solver.off, solver.minimum(iteration)
+        if solver.stalled() or not solver.step():
             break
-    return solver.variables() if solver.finished(slack=1e3) else None
+    return found
 
 
 class _InteriorPoint:
     """One run: the point, the multipliers of equations (y) and of bounds (z), moved together by `step`."""
 
     def __init__(self, program: ConvexProgram) -> None:
-        from scipy.sparse import csr_array, eye_array, hstack
-
-        rows, self._count = program.matrix.shape
-        equal_R = program.high_R - program.low_R <= 0.0
-        slack_R = np.flatnonzero(~equal_R)
-        picked = eye_array(rows, format="csr")[:, slack_R]
-        self._matrix = csr_array(hstack([program.matrix, -picked]))
-        self._transposed = csr_array(self._matrix.T)
-        self._small = rows <= SMALL
-        if self._small:
-            self._matrix, self._transposed = self._matrix.toarray(), self._transposed.toarray()
-        zero_R = np.zeros(len(slack_R))
-        self._ordered = program.ordered
-        self._linear = np.concatenate([program.linear_V, zero_R])
-        self._square = np.concatenate([program.square_V, zero_R])
-        self._log = np.concatenate([program.log_V, zero_R])
-        self._low = np.concatenate([program.low_V, program.low_R[slack_R]])
-        self._high = np.concatenate([program.high_V, program.high_R[slack_R]])
-        self._right = np.where(equal_R, program.low_R, 0.0)
-        self._has_low, self._has_high = np.isfinite(self._low), np.isfinite(self._high)
-        self._bounds = max(1, int(self._has_low.sum() + self._has_high.sum()))
-        self._x = self._start()
-        # Distances to the bounds, 1 where there is none. Kept beside x: near a bound the difference has no digits left.
-        self._below = np.where(self._has_low, self._x - np.where(self._has_low, self._low, 0.0), 1.0)
-        self._above = np.where(self._has_high, np.where(self._has_high, self._high, 0.0) - self._x, 1.0)
-        self._y = np.zeros(rows)
-        self._z_low = self._has_low.astype(np.float64)
-        self._z_high = self._has_high.astype(np.float64)
+        self._matrix = program.matrix
+        self._count = len(program.linear_V)
+        below_R, above_R = np.isfinite(program.low_R), np.isfinite(program.high_R)
+        both_R = below_R & above_R
+        self._slack_S = np.flatnonzero(~(both_R & (program.high_R <= program.low_R)))
+        # A x + slack = high, or A x - slack = low where there is no other side.
+        self._sign_S = np.where(above_R, 1.0, -1.0)[self._slack_S]
+        self._right = np.where(above_R, program.high_R, program.low_R)
+        zero_S = np.zeros(len(self._slack_S))
+        self._linear = np.concatenate([program.linear_V, zero_S])
+        self._square = np.concatenate([program.square_V, zero_S])
+        self._log = np.concatenate([program.log_V, zero_S])
+        self._logged = np.flatnonzero(self._log > 0.0)
+        self._is_linear = not len(self._logged) and not self._square.any()
+        self._low = np.concatenate([program.low_V, zero_S])
+        width_S = np.where(both_R, program.high_R - program.low_R, np.inf)[self._slack_S]
+        width = np.concatenate([program.high_V - program.low_V, width_S])
+        self._upper = np.flatnonzero(np.isfinite(width))
+        self._bounds = len(self._low) + len(self._upper)
+        # Distances to the bounds are kept beside x: near a bound the difference has no digits left.
+        self._below = np.where(np.isfinite(width), width / 2.0, 0.5)
+        self._above_U = width[self._upper] / 2.0
+        self._y = np.zeros(self._matrix.rows)
+        self._z = np.ones(len(self._low))
+        self._z_U = np.ones(len(self._upper))
+        self._central = 0
         self._scale = max(1.0, float(np.abs(self._linear).max(initial=0.0)), float(self._square.max(initial=0.0)))
 
-    def _start(self) -> Floats:
-        low = np.where(self._has_low, self._low, np.where(self._has_high, self._high - 1.0, -1.0))
-        high = np.where(self._has_high, self._high, low + 1.0)
-        return np.asarray((low + high) / 2.0)
+    def minimum(self, iterations: int) -> Minimum:
+        upper_N = np.zeros(len(self._low))
+        upper_N[self._upper] = self._z_U
+        count = self._count
+        return Minimum(self._x[:count], self._y, self._z[:count], upper_N[:count], iterations)
 
-    def variables(self) -> Floats:
-        return np.asarray(self._x[: self._count])
+    def look(self) -> None:
+        """How far off the point is."""
+        x = self._low + self._below
+        dual = self._linear + self._square * x
+        if len(self._logged):
+            dual[self._logged] -= self._log[self._logged] / x[self._logged]
+        dual += self._columns(self._y) - self._z
+        dual[self._upper] += self._z_U
+        self._x, self._dual, self._primal = x, dual, self._rows(x) - self._right
+        self._centre = (_dot(self._z, self._below) + _dot(self._z_U, self._above_U)) / self._bounds
+        self._primal_off = float(np.abs(self._primal).max(initial=0.0))
+        rows_off = max(self._primal_off, float(np.abs(dual).max(initial=0.0)) / self._scale)
+        #: In units of what is asked for: 1 is good enough.
+        self.off = max(rows_off / EXACT, self._centre / (CENTRED * self._scale))
 
-    def _residuals(self) -> tuple[Floats, Floats]:
-        gradient = self._linear + self._square * self._x
-        logged = self._log > 0.0
-        gradient[logged] -= self._log[logged] / self._x[logged]
-        dual = gradient + self._transposed @ self._y - self._z_low + self._z_high
-        return dual, self._matrix @ self._x - self._right
+    def _rows(self, x_N: Floats) -> Floats:
+        """What variables and slacks come to in each row."""
+        found_R = self._matrix.times(x_N[: self._count])
+        found_R[self._slack_S] += self._sign_S * x_N[self._count :]
+        return found_R
 
-    def _centre(self) -> float:
-        """The mean product of a distance and its multiplier."""
-        return float(self._z_low @ self._below + self._z_high @ self._above) / self._bounds
+    def _columns(self, y_R: Floats) -> Floats:
+        """What the multipliers of rows come to for each variable and slack."""
+        return np.concatenate([self._matrix.transposed_times(y_R), self._sign_S * y_R[self._slack_S]])
 
-    def finished(self, slack: float = 1.0) -> bool:
-        dual, primal = self._residuals()
-        exact = max(float(np.abs(dual).max(initial=0.0)) / self._scale, float(np.abs(primal).max(initial=0.0)))
-        return exact <= slack * EXACT and self._centre() <= slack * CENTRED * self._scale
+    def has(self, enough: float) -> bool:
+        """The rows are met, and the objective is as low as this."""
+        return self._primal_off <= EXACT and enough > -np.inf and _dot(self._linear, self._x) <= enough
 
     def stalled(self) -> bool:
-        """As central as can be, and rows as exact as the numbers allow, which is less exact than hoped for."""
-        return self._centre() <= 1e-4 * CENTRED * self._scale and self.finished(slack=100.0)
+        """As central as can be, and rows are as exact as the numbers allow, which is less exact than hoped for."""
+        self._central = self._central + 1 if self._centre <= CENTRED * self._scale else 0
+        is_accepted = self._central >= PATIENCE and self.off <= ACCEPTED
+        return is_accepted or self._centre <= 1e-12 * CENTRED * self._scale
 
     def step(self) -> bool:
         """One iteration; False if the equations cannot be solved any more."""
-        below, above = self._below, self._above
-        dual, primal = self._residuals()
-        curvature = self._square.copy()
-        logged = self._log > 0.0
-        curvature[logged] += self._log[logged] / self._x[logged] ** 2
-        diagonal = curvature + self._z_low / below + self._z_high / above
+        below, above_U, upper, logged = self._below, self._above_U, self._upper, self._logged
+        diagonal = self._square + self._z / below
+        if len(logged):
+            diagonal[logged] += self._log[logged] / self._x[logged] ** 2
+        diagonal[upper] += self._z_U / above_U
         weight = 1.0 / np.maximum(diagonal, 1e-14)
-        solve = self._factorised(weight)
+        slack_R = np.zeros(self._matrix.rows)
+        slack_R[self._slack_S] = weight[self._count :]
+        solve = self._matrix.factorised(weight[: self._count], slack_R)
         if solve is None:
             return False
-        centre = self._centre()
 
-        def direction(low_target: Floats, high_target: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-            right = -dual + low_target / below - self._z_low - (high_target / above - self._z_high)
-            right_y = self._matrix @ (weight * right) + primal
-            d_y = solve(right_y)
-            d_x = weight * (right - self._transposed @ d_y)
-            d_low = np.where(self._has_low, (low_target - self._z_low * d_x) / below - self._z_low, 0.0)
-            d_high = np.where(self._has_high, (high_target + self._z_high * d_x) / above - self._z_high, 0.0)
-            return d_x, d_y, d_low, d_high
+        def direction(
+            low_target: Floats | float, high_target: Floats | float
+        ) -> tuple[Floats, Callable[[], Floats], Floats, Floats]:
+            right = low_target / below - self._z - self._dual
+            right[upper] -= high_target / above_U - self._z_U
+            right_R = np.zeros(self._matrix.rows)
+            right_R[self._slack_S] = self._sign_S * right[self._count :]
+            d_V, e_R, prices = solve(right[: self._count], right_R, -self._primal)
+            d_x = np.concatenate([d_V, self._sign_S * e_R[self._slack_S]])
+            d_low = (low_target - self._z * d_x) / below - self._z
+            return d_x, prices, d_low, (high_target + self._z_U * d_x[upper]) / above_U - self._z_U
 
-        none = np.zeros(len(self._x))
-        d_x, _, d_low, d_high = direction(none, none)
-        length = self._longest(d_x, d_low, d_high, below, above)
-        ahead = (self._z_low + length * d_low) @ np.where(self._has_low, below + length * d_x, 0.0)
-        ahead += (self._z_high + length * d_high) @ np.where(self._has_high, above - length * d_x, 0.0)
-        sigma = min(1.0, max(0.0, ahead / self._bounds / max(centre, 1e-300))) ** 3
-        target = sigma * centre
-        low_target = np.where(self._has_low, target - d_low * d_x, 0.0)
-        high_target = np.where(self._has_high, target + d_high * d_x, 0.0)
-        d_x, d_y, d_low, d_high = direction(low_target, high_target)
+        d_x, _, d_low, d_high = direction(0.0, 0.0)
+        length, price_length = self._longest(d_x, d_low, d_high)
+        ahead = _dot(self._z + price_length * d_low, below + length * d_x)
+        ahead += _dot(self._z_U + price_length * d_high, above_U - length * d_x[upper])
+        sigma = min(1.0, max(0.0, ahead / self._bounds / max(self._centre, 1e-300))) ** 3
+        target = sigma * self._centre
+        d_x, prices, d_low, d_high = direction(target - d_low * d_x, target + d_high * d_x[upper])
+        d_y = prices()
         if not (np.isfinite(d_x).all() and np.isfinite(d_y).all()):
             return False
-        length = min(1.0, 0.995 * self._longest(d_x, d_low, d_high, below, above, most=2.0))
-        self._x += length * d_x
-        self._below += np.where(self._has_low, length * d_x, 0.0)
-        self._above -= np.where(self._has_high, length * d_x, 0.0)
-        self._y += length * d_y
-        self._z_low = np.maximum(self._z_low + length * d_low, _TINY * self._has_low)
-        self._z_high = np.maximum(self._z_high + length * d_high, _TINY * self._has_high)
-        return length > 1e-12
+        length, price_length = (min(1.0, 0.995 * each) for each in self._longest(d_x, d_low, d_high, most=2.0))
+        self._below = np.maximum(below + length * d_x, _TINY)
+        self._above_U = np.maximum(above_U - length * d_x[upper], _TINY)
+        self._y = self._y + price_length * d_y
+        self._z = np.maximum(self._z + price_length * d_low, _TINY)
+        self._z_U = np.maximum(self._z_U + price_length * d_high, _TINY)
+        return min(length, price_length) > 1e-12
 
-    def _longest(
-        self, d_x: Floats, d_low: Floats, d_high: Floats, below: Floats, above: Floats, *, most: float = 1.0
-    ) -> float:
-        """The longest step of at most `most` that keeps distances and multipliers from becoming negative."""
-        length = most
-        for value, change, counts in (
-            (below, d_x, self._has_low),
-            (above, -d_x, self._has_high),
-            (self._z_low, d_low, self._has_low),
-            (self._z_high, d_high, self._has_high),
-        ):
-            falls = counts & (change < 0.0)
-            if falls.any():
-                length = min(length, float((value[falls] / -change[falls]).min()))
-        return length
+    def _longest(self, d_x: Floats, d_low: Floats, d_high: Floats, *, most: float = 1.0) -> tuple[float, float]:
+        """The longest steps of at most `most` that keep distances, and multipliers, from becoming negative.
 
-    def _factorised(self, weight: Floats) -> Any:
-        """A function that solves (A D A') y = right, refined once."""
-        if self._small:
-            return _dense_factorised((self._matrix * weight) @ self._transposed)
-        from scipy.sparse import csc_array, diags_array, eye_array
-        from scipy.sparse.linalg import splu
-
-        normal = csc_array(self._matrix @ diags_array(weight) @ self._transposed)
-        scale = 1.0 / np.sqrt(np.maximum(normal.diagonal(), 1e-300))
-        scaled = csc_array(diags_array(scale) @ normal @ diags_array(scale))
-        try:
-            factors = splu(
-                csc_array(scaled + 1e-14 * eye_array(normal.shape[0], format="csc")),
-                permc_spec="NATURAL" if self._ordered else "MMD_AT_PLUS_A",
-                options={"SymmetricMode": True, "DiagPivotThresh": 0.0},
-            )
-        except RuntimeError:  # exactly singular
-            return None
-
-        def solve(right: Floats) -> Floats:
-            right = scale * right
-            found = factors.solve(right)
-            return np.asarray(scale * (found + factors.solve(right - scaled @ found)))
-
-        return solve
+        They may differ in a linear program only: in any other the multipliers depend on the point.
+        """
+        falls = max(
+            float((-d_x / self._below).max(initial=0.0)), float((d_x[self._upper] / self._above_U).max(initial=0.0))
+        )
+        fades = max(float((-d_low / self._z).max(initial=0.0)), float((-d_high / self._z_U).max(initial=0.0)))
+        if not self._is_linear:
+            falls = fades = max(falls, fades)
+        return min(most, 1.0 / max(falls, 1e-300)), min(most, 1.0 / max(fades, 1e-300))
 
 
-def _dense_factorised(normal: Floats) -> Any:
-    """The same for a dense matrix; None if it is singular."""
-    from scipy.linalg import lu_factor, lu_solve
-
-    scale = 1.0 / np.sqrt(np.maximum(normal.diagonal(), 1e-300))
-    scaled = normal * scale[:, None] * scale
-    try:
-        factors = lu_factor(scaled + 1e-14 * np.eye(len(scaled)), check_finite=False)
-    except (ValueError, np.linalg.LinAlgError):
-        return None
-
-    def solve(right: Floats) -> Floats:
-        right = scale * right
-        found = lu_solve(factors, right, check_finite=False)
-        again = lu_solve(factors, right - scaled @ found, check_finite=False)
-        return np.asarray(scale * (found + again))
-
-    return solve
+def _dot(one: Floats, other: Floats) -> float:
+    """Their product on one processor: BLAS would wake a second one, which takes longer than the work."""
+    return float(np.einsum("n,n->", one, other))

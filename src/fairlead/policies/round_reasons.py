@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Reason
@@ -16,6 +17,13 @@ from fairlead.policies.wait_reason import Discipline, Waits
 RENEWAL = "renewal"
 
 
+class Remark(NamedTuple):
+    """What a policy adds to the reason of a job, such as what it had to give up; and the figures it rests on."""
+
+    text: str
+    numbers: Mapping[str, float]
+
+
 def round_reasons(
     view: Snapshot,
     allocations: Mapping[str, Allocation],
@@ -25,6 +33,7 @@ def round_reasons(
     discipline: Discipline,
     is_boundary: bool,
     renewal_s: float | None,
+    remark: Callable[[Job], Remark | None] | None = None,
 ) -> Reasons:
     """Reasons of a plan that was made at the beginning of a round (`is_boundary`) or within one.
 
@@ -50,22 +59,26 @@ def round_reasons(
         received = job.run_at(view.now) / age_s if age_s > 0.0 else 0.0
         numbers = {"owed": owed, "received": received, "round_left_s": left_s}
         figures = f"owed {owed:.0%} of the time, has had {received:.0%} since it came"
+        added = remark(job) if remark is not None else None
+        then = until
+        if added is not None:
+            then, numbers = f"{until}; {added.text}", {**numbers, **added.numbers}
         allocation = allocations.get(job.id)
         if allocation is not None:
             verb = "keeps" if job.allocation == allocation else "gets"
-            text = f"{verb} {counted(allocation.total, 'GPU')}: {allocation}; {until} ({figures})"
+            text = f"{verb} {counted(allocation.total, 'GPU')}: {allocation}; {then} ({figures})"
             return Reason(PLACED, text, {"gpus": allocation.total, **numbers})
         if renewal_s is not None and job.id not in covered:
-            return _held_back(job, renewal_s, numbers)
+            return _held_back(job, renewal_s, numbers, added)
         found = waits.reason(job)
-        return Reason(found.code, f"{found.text}; {until} ({figures})", {**found.numbers, **numbers}, found.jobs)
+        return Reason(found.code, f"{found.text}; {then} ({figures})", {**found.numbers, **numbers}, found.jobs)
 
     return Reasons(view, explain)
 
 
-def _held_back(job: Job, wait_s: float, numbers: Mapping[str, float]) -> Reason:
+def _held_back(job: Job, wait_s: float, numbers: Mapping[str, float], added: Remark | None) -> Reason:
     text = (
         f"came after the shares in force were computed, and waits for their renewal: the first round that begins in "
-        f"{wait_s:.0f} s or later"
+        f"{wait_s:.0f} s or later{f'; {added.text}' if added is not None else ''}"
     )
     return Reason(RENEWAL, text, {"needs": job.spec.gpus, "wait_s": wait_s, **numbers})

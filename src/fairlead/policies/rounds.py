@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.types import Plan
+from fairlead.core.types import Job, Plan
 from fairlead.policies.round_account import Account, Deadline, Group, Owed, Reset
-from fairlead.policies.round_reasons import round_reasons
+from fairlead.policies.round_reasons import Remark, round_reasons
 from fairlead.policies.round_selection import Candidate, Selection, bound_jobs, open_to
 from fairlead.policies.wait_reason import Discipline, gpu_type_of
 
@@ -85,13 +85,14 @@ def next_round(
     rounds: RoundOptions,
     *,
     discipline: Discipline = FURTHEST_BEHIND,
+    remark: Callable[[Job], Remark | None] | None = None,
 ) -> Plan:
     """Who runs where until the round ends, with reasons, and the memory of the mechanism in `Plan.memo["rounds"]`.
 
     `owed` has a share of wall time, 0 to 1, for each (group of jobs, GPU type). A share of 0 means that the group can
     run there, and is owed nothing; a type that is missing beside others means that it cannot; a job without any entry
     may fill what is left. `owed` may be a function: it is called only if the shares in force are to be renewed.
-    `discipline` says what comes of the shares, for reasons.
+    `discipline` says what comes of the shares, for reasons, and `remark` what a policy has to add to that of a job.
     """
     account = Account.of(view)
     compute = owed if callable(owed) else lambda: owed
@@ -124,6 +125,7 @@ def next_round(
         discipline=discipline,
         is_boundary=is_boundary,
         renewal_s=waits_s,
+        remark=remark,
     )
     review_at = account.ends_at if view.jobs else math.inf
     return Plan(allocations, reasons, packed=selection.packed(), review_at=review_at, memo=account.memo())

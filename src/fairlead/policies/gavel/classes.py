@@ -41,6 +41,35 @@ class Classes:
     share_E: Floats
     speed_E: Floats
 
+    def only(self, keep_K: Flags) -> tuple[Classes, Ints]:
+        """Some of the classes, without pairs; and which columns theirs were."""
+        kept, column_V = np.flatnonzero(keep_K), np.flatnonzero(keep_K[self.class_of_columns()])
+        number_K = np.cumsum(keep_K) - 1
+        at_E = np.flatnonzero(keep_K[self.class_E])
+        number_V = np.full(len(self.type_V), -1)
+        number_V[column_V] = np.arange(len(column_V))
+        some = Classes(
+            self.problem.only(kept),
+            self.count_K[kept],
+            np.where((self.class_J >= 0) & keep_K[self.class_J], number_K[self.class_J], -1),
+            self.best_K[kept],
+            self.type_V[column_V],
+            self.gpus_V[column_V],
+            self.moves_V[column_V],
+            self.single_V[column_V],
+            column_E=number_V[self.column_E[at_E]],
+            class_E=number_K[self.class_E[at_E]],
+            share_E=self.share_E[at_E],
+            speed_E=self.speed_E[at_E],
+        )
+        return some, column_V
+
+    def class_of_columns(self) -> Ints:
+        """The class of each column; of a pair, the first."""
+        first_V = np.zeros(len(self.type_V), dtype=np.int64)
+        first_V[self.column_E[::-1]] = self.class_E[::-1]
+        return first_V
+
     def relative(self, value_V: Floats) -> Floats:
         """Throughput of each class over its best."""
         return np.asarray(
@@ -77,11 +106,15 @@ def _distinct(table_JF: Floats) -> tuple[Ints, Ints]:
         size = np.where((table_JF == 0.0) | ~np.isfinite(table_JF), 1.0, np.abs(table_JF))
         unit = 10.0 ** (np.floor(np.log10(size)) - DIGITS + 1)
         rounded = np.where(np.isfinite(table_JF), np.round(table_JF / unit) * unit, table_JF)
-    _, first, inverse = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return first[order], rank[inverse.reshape(-1)]
+    by_kind = np.lexsort(rounded.T[::-1])  # stable: of each kind the first row comes first
+    begins = np.ones(len(rounded), dtype=bool)
+    begins[1:] = (rounded[by_kind[1:]] != rounded[by_kind[:-1]]).any(axis=1)
+    first = by_kind[begins]
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    inverse = np.empty(len(rounded), dtype=np.int64)
+    inverse[by_kind] = rank[np.cumsum(begins) - 1]
+    return np.sort(first), inverse
 
 
 def _with_columns(problem: SharingProblem, count_K: Ints, class_J: Ints) -> Classes:
@@ -117,6 +150,9 @@ def _with_columns(problem: SharingProblem, count_K: Ints, class_J: Ints) -> Clas
 def _pairs(problem: SharingProblem, count_K: Ints) -> tuple[Ints, Ints, Ints, Floats]:
     """Two classes and a GPU type on which they get more done together than by turns: only these can be of use."""
     by_kind: dict[tuple[int, int], list[int]] = {}
+    if not problem.pairs:
+        none = np.zeros(0, dtype=np.int64)
+        return none, none, none, np.zeros((0, 2))
     for k, (kind, gpus) in enumerate(zip(problem.kind_J.tolist(), problem.gpus_J.tolist(), strict=True)):
         by_kind.setdefault((kind, gpus), []).append(k)
     usable_KT = problem.usable

@@ -5,24 +5,28 @@ to all by their weights (fairness), or to the first (FIFO). A job stops at its b
 bottleneck: it could rise only if another job that is no better off fell. When none can rise, that is the answer. The
 unit of a job's rise is the throughput that counts as 1 for max-min fairness: `objectives.fair_need`.
 
-The reference looks for bottlenecks with an integer program after each linear one. They can be read from the prices of
-the linear program: a job whose need has a price above 0 is a bottleneck in every optimum, and there is always one;
-one more linear program tells which others cannot rise either. Nor is there a program for every job that reaches its
-best: as long as only that happens, the way up is known in closed form, and how far it can be gone is a binary search
-over its corners. So programs are few: about (GPU types) x log2(jobs).
+As long as jobs stop at nothing but the most that they can have on the types that are left to them, the way up is known
+in closed form. How far all can go along it is found
+from above, by Newton's method on prices, as for finish-time fairness: a linear program at a height that does not fit
+has prices at which it costs more than there is; go down to the height that these prices allow, and again. The last of
+these programs fits, and ends in the middle of its optima: a job has a price exactly if it is stuck. So all stuck jobs
+stop at once, with neither an integer program, as in the reference, nor a program for each job. GPU types fill up one
+after the other, and programs are few: two or three for each type. The answer is exact but for the tolerances below.
 
 Legend: K classes of jobs, T GPU types, C corners of the way up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policies.gavel.base import Solver, can_rise, largest_multiple
+from fairlead.policies.gavel.base import Multiple, can_rise, largest_multiple
+from fairlead.policies.gavel.class_program import Solver
 from fairlead.policies.gavel.classes import Classes, classify
 from fairlead.policies.gavel.objectives import fair_need, nothing, settled
 from fairlead.policies.gavel.problem import Shares, SharingProblem
@@ -31,10 +35,16 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-#: A target that misses feasibility by less than this, as a share of it, is met; and so near to its best a job is there.
-NEAR = 1e-8
-#: A price below this, as a share of the largest, is none.
+#: A height that misses feasibility by less than this, as a share of it, fits; and so near to its best a job is there.
+NEAR = 1e-10
+#: A job that could rise by less than this, as a share of its best, is stuck.
+STUCK = 1e-7
+#: The same if otherwise none were.
+UNSURE = 1e-5
+#: What a class that is a bottleneck has at least of the price of all.
 PRICED = 1e-7
+#: Steps of Newton's method, for one height.
+MOST_STEPS = 60
 
 
 @dataclass(frozen=True)
@@ -52,94 +62,138 @@ def hierarchical(problem: SharingProblem, solver: Solver, entities: Sequence[Ent
     classes = classify(told_apart, "weight_J", "entity_J", "elapsed_J")
     if not len(classes.count_K):
         return nothing(problem)
-    level_K = np.zeros(len(classes.count_K))
+    level_K, most_K = np.zeros(len(classes.count_K)), np.ones(len(classes.count_K))
     stuck_K = np.zeros(len(classes.count_K), dtype=bool)
-    objective = 0.0
-    first = True
+    objective: float | None = None
     while not stuck_K.all():
-        way = _Way(classes, entities, level_K, stuck_K)
-        level_K, risen, bottleneck_K = _rise(classes, way, solver)
-        if first:
-            objective, first = risen, False
-        stuck_K = stuck_K | bottleneck_K | (level_K >= 1.0 - NEAR)
-        if not stuck_K.all():  # others may be stuck as well, such as all that stand behind in a queue
-            stuck_K = stuck_K | ~can_rise(classes, level_K * (1.0 - NEAR), ~stuck_K, solver)
-    return settled(problem, classes, solver, None, floor_K=level_K * (1.0 - NEAR), objective=objective)
+        level_K, height, priced_K, found = _rise(classes, _Way(classes, entities, level_K, most_K, stuck_K), solver)
+        objective = height if objective is None else objective
+        before_K, stuck_K = stuck_K, stuck_K | priced_K | (level_K >= most_K * (1.0 - NEAR))
+        most_K = np.minimum(most_K, _most(classes, found.face.unused_V))
+        if not stuck_K.all():  # those without a price may be stuck as well, such as all that stand behind in a queue
+            rises_K = found.above_K > STUCK
+            if not found.is_central:
+                rises_K = can_rise(classes, level_K * (1.0 - NEAR), ~stuck_K, solver)
+            stuck_K = stuck_K | ~rises_K
+        if (stuck_K == before_K).all():  # rounding hides the bottleneck: it is what could rise least
+            stuck_K = stuck_K | (found.above_K <= max(UNSURE, float(found.above_K[~stuck_K].min())))
+    return settled(
+        problem, classes, solver, found.value_V, floor_K=level_K, face=found.face, objective=objective or 0.0
+    )
 
 
-def _rise(classes: Classes, way: _Way, solver: Solver) -> tuple[Floats, float, Flags]:
-    """As far up the way as all can go together: where that is, how long it took, and which classes are stuck."""
+def _most(classes: Classes, unused_V: Flags) -> Floats:
+    """The throughput that each class has at most, now that some columns are not to be used any more."""
+    open_E = ~unused_V[classes.column_E]
+    most_K = np.zeros(len(classes.count_K))
+    np.maximum.at(most_K, classes.class_E[open_E], (classes.speed_E / classes.share_E)[open_E])
+    return most_K
 
-    def fits(corner: int) -> bool:
-        return largest_multiple(classes, way.at(way.corner_C[corner]), solver).multiple >= 1.0 - NEAR
 
-    last = len(way.corner_C) - 1
-    if fits(last):
-        return way.at(way.corner_C[last]), float(way.corner_C[last]), np.ones(len(classes.count_K), dtype=bool)
-    low, high = 0, last  # corner 0 is where we are
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    start, end = float(way.corner_C[low]), float(way.corner_C[high])
-    floor_K = way.at(start)
-    slope_K = (way.at(end) - floor_K) / (end - start)
-    slope_K = np.where(slope_K > 1e-15 * slope_K.max(), slope_K, 0.0)
-    found = largest_multiple(classes, slope_K, solver, floor_K=floor_K * (1.0 - NEAR))
-    risen = min(max(found.multiple, 0.0), end - start)
-    price_K = np.where(slope_K > 0.0, found.price_K * slope_K, 0.0)
-    return floor_K + risen * slope_K, start + risen, price_K > PRICED * price_K.max(initial=0.0)
+def _rise(classes: Classes, way: _Way, solver: Solver) -> tuple[Floats, float, Flags, Multiple]:
+    """As far up the way as all can go together: where that is, how high, the classes whose prices say so, and the
+    program of that height."""
+    height, priced_K = way.top, np.zeros(len(classes.count_K), dtype=bool)
+    for _ in range(MOST_STEPS):
+        level_K = way.at(height)
+        found = largest_multiple(classes, level_K, solver)
+        if found.multiple >= 1.0 - NEAR:
+            break
+        # At these prices the levels cost 1, and there is `multiple` of it.
+        below = way.affordable(found.price_K, found.multiple, height)
+        if below >= height * (1.0 - 1e-13):
+            break
+        height, priced_K = below, found.price_K * level_K > PRICED
+    return level_K * min(1.0, found.multiple), height, priced_K, found
 
 
 class _Way:
-    """Where each class would be after so much rise of the water, if nothing stopped it but its best throughput."""
+    """Where each class would be at each height of the water, if nothing stopped it but the most that it can have."""
 
-    def __init__(self, classes: Classes, entities: Sequence[Entity], level_K: Floats, stuck_K: Flags) -> None:
+    def __init__(
+        self, classes: Classes, entities: Sequence[Entity], level_K: Floats, most_K: Floats, stuck_K: Flags
+    ) -> None:
         problem = classes.problem
         self._level_K = level_K
-        self._parts = []
-        corners = [np.zeros(1)]
         unit_K = fair_need(problem) / problem.weight_J / classes.best_K
+        self._parts: list[_Together | _Queue] = []
         for number in np.unique(problem.entity_J[~stuck_K]).tolist():
             rising = np.flatnonzero((problem.entity_J == number) & ~stuck_K)
-            entity = entities[number]
-            part = _queue if entity.fifo else _together
-            order, at_C, level_C = part(classes, rising, level_K, unit_K, entity.weight)
-            self._parts.append((order, at_C, level_C))
-            corners.append(at_C.ravel())
-        self.corner_C = np.unique(np.concatenate(corners))
+            part: Callable[..., _Together | _Queue] = _queue if entities[number].fifo else _together
+            way_K = np.maximum(most_K - level_K, 1e-12)  # what each has to rise
+            self._parts.append(part(classes, rising, level_K, way_K, unit_K, entities[number].weight))
+        self._corner_C = np.unique(np.concatenate([np.zeros(1), *(part.corner_C for part in self._parts)]))
+        self.top = float(self._corner_C[-1])
 
-    def at(self, rise: float) -> Floats:
+    def at(self, height: float) -> Floats:
         level_K = self._level_K.copy()
-        for rising, at_C, level_C in self._parts:
-            for position, k in enumerate(rising.tolist()):
-                level_K[k] = np.interp(rise, at_C[position], level_C[position])
+        for part in self._parts:
+            level_K[part.rising] = part.at(height)
         return level_K
+
+    def affordable(self, price_K: Floats, budget: float, height: float) -> float:
+        """The greatest height up to this one at which the levels cost no more than the budget."""
+
+        def cost(height: float) -> float:
+            return float(price_K @ self.at(height))
+
+        low, high = 0, int(np.searchsorted(self._corner_C, height))
+        while high - low > 1:  # between two corners the cost is a straight line
+            middle = (low + high) // 2
+            low, high = (middle, high) if cost(float(self._corner_C[middle])) <= budget else (low, middle)
+        start, end = float(self._corner_C[low]), min(height, float(self._corner_C[high]))
+        below, above = cost(start), cost(end)
+        if above <= budget:
+            return end
+        return start + (end - start) * max(0.0, budget - below) / max(above - below, 1e-300)
+
+
+class _Together(NamedTuple):
+    """All rise by their weights; what one no longer takes goes to the entity's other jobs."""
+
+    rising: Ints
+    corner_C: Floats
+    #: The entity's own level at each corner, where each class ends, and how fast it rises.
+    own_C: Floats
+    end_K: Floats
+    level_K: Floats
+    speed_K: Floats
+
+    def at(self, height: float) -> Floats:
+        own = float(np.interp(height, self.corner_C, self.own_C))
+        return self.level_K + self.speed_K * np.minimum(own, self.end_K)
 
 
 def _together(
-    classes: Classes, rising: Ints, level_K: Floats, unit_K: Floats, weight: float
-) -> tuple[Ints, Floats, Floats]:
-    """All rise by their weights; what one no longer takes goes to the others of the entity."""
+    classes: Classes, rising: Ints, level_K: Floats, way_K: Floats, unit_K: Floats, weight: float
+) -> _Together:
     speed = classes.problem.weight_J[rising] * unit_K[rising]
-    ends = (1.0 - level_K[rising]) / speed  # in units of the entity's own level
+    ends = way_K[rising] / speed  # in units of the entity's own level
     order = np.argsort(ends, kind="stable")
-    rising, speed, ends = rising[order], speed[order], ends[order]
-    weights = (classes.count_K * classes.problem.weight_J)[rising]
+    weights = (classes.count_K * classes.problem.weight_J)[rising][order]
     left = np.cumsum(weights[::-1])[::-1]  # of those that still rise before each end
-    at = np.cumsum(np.diff(ends, prepend=0.0) * left) / weight
-    at_C = np.concatenate([[0.0], at])
-    own_C = np.concatenate([[0.0], ends])
-    level_C = level_K[rising][:, None] + speed[:, None] * np.minimum(own_C[None, :], ends[:, None])
-    return rising, np.tile(at_C, (len(rising), 1)), level_C
+    corner = np.cumsum(np.diff(ends[order], prepend=0.0) * left) / weight
+    zero = np.zeros(1)
+    own_C = np.concatenate([zero, ends[order]])
+    return _Together(rising, np.concatenate([zero, corner]), own_C, ends, level_K[rising], speed)
 
 
-def _queue(
-    classes: Classes, rising: Ints, level_K: Floats, unit_K: Floats, weight: float
-) -> tuple[Ints, Floats, Floats]:
+class _Queue(NamedTuple):
     """The job that has waited longest rises alone, then the next."""
+
+    rising: Ints
+    corner_C: Floats
+    begin_K: Floats
+    length_K: Floats
+    level_K: Floats
+    way_K: Floats
+
+    def at(self, height: float) -> Floats:
+        return self.level_K + self.way_K * np.clip((height - self.begin_K) / self.length_K, 0.0, 1.0)
+
+
+def _queue(classes: Classes, rising: Ints, level_K: Floats, way_K: Floats, unit_K: Floats, weight: float) -> _Queue:
     rising = rising[np.argsort(-classes.problem.elapsed_J[rising], kind="stable")]
-    length = (1.0 - level_K[rising]) / unit_K[rising] * classes.count_K[rising] / weight
-    end = np.cumsum(length)
-    at_C = np.stack([end - length, end], axis=1)
-    level_C = np.stack([level_K[rising], np.ones(len(rising))], axis=1)
-    return rising, at_C, level_C
+    length = way_K[rising] / unit_K[rising] * classes.count_K[rising] / weight
+    corner_C = np.concatenate([np.zeros(1), np.cumsum(length)])
+    return _Queue(rising, corner_C, corner_C[:-1], length, level_K[rising], way_K[rising])

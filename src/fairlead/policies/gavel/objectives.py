@@ -30,17 +30,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.policies.gavel.base import (
-    CONCEDED,
-    Face,
-    Solver,
     largest_multiple,
     largest_sum,
     largest_welfare,
     settle,
     tidy,
 )
+from fairlead.policies.gavel.class_program import Face, Solver
 from fairlead.policies.gavel.classes import Classes, classify, unfold
-from fairlead.policies.gavel.problem import Shares, SharingProblem, throughput
+from fairlead.policies.gavel.problem import Concession, Shares, SharingProblem, throughput
 from fairlead.policies.linear_program import NoSolution, Trouble
 
 Floats = NDArray[np.float64]
@@ -49,8 +47,6 @@ Ints = NDArray[np.int64]
 #: Steps of Newton's method for finish-time fairness, and how near its multiple must come to 1.
 MOST_STEPS = 60
 NEAR = 1e-9
-
-UNSETTLED = "the numbers are too uneven to choose among equal optima: taken is the one that the solver found"
 
 
 def proportional(problem: SharingProblem) -> Floats:
@@ -64,9 +60,18 @@ def isolated(problem: SharingProblem, jobs: int) -> Floats:
     """Throughput of each job with 1 / `jobs` of the GPUs of each type to itself."""
     if len(problem.isolated_rate_J):
         return problem.isolated_rate_J
+    return np.asarray((problem.rate_JT * _isolated_shares(problem, jobs)).sum(axis=1))
+
+
+def _isolated_shares(problem: SharingProblem, jobs: int) -> Floats:
     share_JT = problem.usable * problem.capacity_T / max(1, jobs) / problem.gpus_J[:, None]
-    share_JT = share_JT / np.maximum(1.0, share_JT.sum(axis=1, keepdims=True))
-    return np.asarray((problem.rate_JT * share_JT).sum(axis=1))
+    return np.asarray(share_JT / np.maximum(1.0, share_JT.sum(axis=1, keepdims=True)))
+
+
+def equal_parts(problem: SharingProblem) -> Shares:
+    """What every job has of each GPU type if the cluster is divided equally: an answer that needs no program."""
+    alone_JT = _isolated_shares(problem, len(problem.gpus_J))
+    return Shares(alone_JT, {}, float("nan"), float("nan"), (Concession.ISOLATED,))
 
 
 # -- what is needed in proportion --------------------------------------------------------------------------------------
@@ -116,6 +121,7 @@ def finish_time_fairness(problem: SharingProblem, solver: Solver) -> Shares:
         solver,
         found.value_V,
         floor_K=targets.need(rho) * min(1.0, found.multiple),
+        face=found.face if found.multiple <= 1.0 + NEAR else None,
         objective=rho,
         price_K=found.price_K,
         price_T=found.price_T,
@@ -175,6 +181,7 @@ def _in_proportion(
         solver,
         found.value_V,
         floor_K=need_K * found.multiple,
+        face=found.face,
         objective=value(found.multiple),
         price_K=found.price_K,
         price_T=found.price_T,
@@ -205,7 +212,10 @@ def cost_slo(problem: SharingProblem, solver: Solver) -> Shares:
     need_K = np.where(np.isfinite(classes.problem.deadline_J), np.where(np.isnan(need_K), 0.0, need_K), 0.0)
     given_up_K = (need_K > 1.0 + NEAR) | (need_K < 0.0)
     order = np.flatnonzero((need_K > 0.0) & ~given_up_K)
-    order = order[np.argsort(classes.problem.deadline_J[order], kind="stable")]
+    # Of equal deadlines the one that needs less is kept first; the rest tells apart whatever differs, in any order.
+    apart = classes.problem
+    keys = (*apart.rate_JT.T, apart.gpus_J, apart.held_J, apart.left_J, need_K, apart.deadline_J)
+    order = order[np.lexsort(tuple(key[order] for key in keys))]
     kept = _most_kept(classes, np.minimum(need_K, 1.0), order, solver)
     given_up_K[order[kept:]] = True
     floor_K = np.where(given_up_K, 0.0, np.minimum(need_K, 1.0))
@@ -213,25 +223,25 @@ def cost_slo(problem: SharingProblem, solver: Solver) -> Shares:
     shares = _largest(problem, classes, worth_V, solver, floor_K=floor_K * (1.0 - NEAR))
     if not len(dropped):
         return shares
-    note = f"{len(dropped)} deadlines cannot be kept and were given up, the latest first"
-    return noted(shares, note, tuple(int(job) for job in dropped))
+    return noted(shares, Concession.DEADLINES, tuple(int(job) for job in dropped))
 
 
 def _most_kept(classes: Classes, need_K: Floats, order: Ints, solver: Solver) -> int:
-    """How many of the deadlines, the earliest first, can be kept together."""
+    """How many of the deadlines, the earliest first, can be kept together.
 
-    def fits(count: int) -> bool:
+    From above, by prices: at those of a set that does not fit it costs 1, and there is `multiple` of that. So no more
+    can be kept than what comes to that.
+    """
+    count = len(order)
+    while count:
         wanted_K = np.zeros(len(need_K))
         wanted_K[order[:count]] = need_K[order[:count]]
-        return largest_multiple(classes, wanted_K, solver).multiple >= 1.0 - NEAR
-
-    if not len(order) or fits(len(order)):
-        return len(order)
-    low, high = 0, len(order)  # the first `low` fit, the first `high` do not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        found = largest_multiple(classes, wanted_K, solver, enough=1.0)
+        if found.multiple >= 1.0 - NEAR:
+            break
+        cost = np.cumsum((found.price_K * wanted_K)[order[:count]])
+        count = min(count - 1, int(np.searchsorted(cost, found.multiple * (1.0 + NEAR), side="right")))
+    return count
 
 
 def positive_prices(problem: SharingProblem) -> Floats:
@@ -260,6 +270,7 @@ def _largest(
         found.value_V,
         floor_K=floor_K,
         face=found.face,
+        is_by_floor=False,
         objective=found.total,
         price_K=classes.count_K * classes.best_K,
         price_T=found.price_T,
@@ -275,13 +286,25 @@ def nash(problem: SharingProblem, solver: Solver) -> Shares:
     if not len(classes.count_K):
         return nothing(problem)
     weight_K = classes.count_K * classes.problem.weight_J
-    relative_K = largest_welfare(classes, weight_K)
+    found = largest_welfare(classes, weight_K)
     solver.programs += 1
-    if relative_K is None or not (relative_K > 0.0).all():
+    relative_K = np.zeros(0) if found is None else classes.relative(found[0])
+    if found is None or not (relative_K > 0.0).all():
         shares = max_min(problem, solver)
-        return noted(shares, "the numbers are too uneven for Nash welfare: max-min fairness instead")
+        return noted(shares, Concession.NO_WELFARE)
     welfare = float(weight_K @ np.log(relative_K * classes.best_K / proportional(classes.problem)))
-    return settled(problem, classes, solver, None, floor_K=relative_K, objective=welfare)
+    return settled(problem, classes, solver, found[0], floor_K=relative_K, face=found[1], objective=welfare)
+
+
+def _nash_throughput(problem: SharingProblem, solver: Solver) -> Floats:
+    """What each job has under Nash welfare. That is unique, so that no choice among shares is needed."""
+    classes = classify(problem, "weight_J")
+    found = largest_welfare(classes, classes.count_K * classes.problem.weight_J) if len(classes.count_K) else None
+    if found is None:
+        return throughput(problem, nash(problem, solver))
+    solver.programs += 1
+    rate_K = classes.relative(found[0]) * classes.best_K
+    return np.where(classes.class_J >= 0, rate_K[np.maximum(classes.class_J, 0)], 0.0)
 
 
 def discounted(problem: SharingProblem, solver: Solver) -> Shares:
@@ -289,7 +312,7 @@ def discounted(problem: SharingProblem, solver: Solver) -> Shares:
 
         product over other jobs k of (throughput_k with the job there) / (throughput_k without it)
 
-    of what it is, the part of their welfare that its presence leaves to the others. One more program for each class.
+    of what it is, the part of their welfare that its presence leaves to other jobs. One more program for each class.
     """
     shares = nash(problem, solver)
     classes = classify(problem, "weight_J")
@@ -297,11 +320,10 @@ def discounted(problem: SharingProblem, solver: Solver) -> Shares:
     factor_J = np.ones(len(problem.gpus_J))
     for k in range(len(classes.count_K)):
         members = np.flatnonzero(classes.class_J == k)
-        others = np.setdiff1d(np.arange(len(problem.gpus_J)), members[:1])
-        inner = problem.only(others)
-        without_J = throughput(inner, nash(inner, solver))
+        rest = np.setdiff1d(np.arange(len(problem.gpus_J)), members[:1])
+        without_J = _nash_throughput(problem.only(rest), solver)
         counts = without_J > 0.0
-        factor_J[members] = min(1.0, float(np.exp(np.log(with_J[others][counts] / without_J[counts]).sum())))
+        factor_J[members] = min(1.0, float(np.exp(np.log(with_J[rest][counts] / without_J[counts]).sum())))
     pairs = {
         (one, other): share_T * min(factor_J[one], factor_J[other]) for (one, other), share_T in shares.pairs.items()
     }
@@ -315,22 +337,20 @@ def settled(
     problem: SharingProblem,
     classes: Classes,
     solver: Solver,
-    found_V: Floats | None,
+    found_V: Floats,
     *,
     objective: float,
     floor_K: Floats | None = None,
     face: Face | None = None,
+    is_by_floor: bool = True,
     price_K: Floats | None = None,
     price_T: Floats | None = None,
 ) -> Shares:
     """The one of the optima that is ours; the solver's, with a note, if the numbers do not allow it."""
-    conceded_K = None if floor_K is None else floor_K * (1.0 - CONCEDED)
-    value_V = settle(classes, floor_K=conceded_K, face=face)
-    notes: tuple[str, ...] = ()
+    value_V = settle(classes, found_V, solver, floor_K=floor_K, face=face, is_by_floor=is_by_floor)
+    notes: tuple[Concession, ...] = ()
     if value_V is None:
-        if found_V is None:
-            raise NoSolution("balance", Trouble.NUMERICAL, f"{len(classes.count_K)} classes of jobs", "no convergence")
-        value_V, notes = tidy(classes, found_V), (UNSETTLED,)
+        value_V, notes = tidy(classes, found_V), (Concession.UNSETTLED,)
     alone_JT, pairs = unfold(classes, value_V, len(problem.gpus_J), len(problem.capacity_T))
     shares = Shares(alone_JT, pairs, objective, objective, notes, programs=solver.programs)
     if price_K is None or price_T is None:
@@ -344,5 +364,5 @@ def nothing(problem: SharingProblem) -> Shares:
     return Shares(np.zeros(problem.rate_JT.shape))
 
 
-def noted(shares: Shares, note: str, dropped: tuple[int, ...] = ()) -> Shares:
+def noted(shares: Shares, note: Concession, dropped: tuple[int, ...] = ()) -> Shares:
     return replace(shares, notes=(*shares.notes, note), dropped=(*shares.dropped, *dropped))

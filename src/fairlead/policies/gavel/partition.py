@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policies.gavel.base import Solver
+from fairlead.policies.gavel.class_program import Solver
 from fairlead.policies.gavel.classes import classify
 from fairlead.policies.gavel.problem import Shares, SharingProblem
 

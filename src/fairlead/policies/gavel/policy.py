@@ -19,15 +19,16 @@ import numpy as np
 from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Floats, Snapshot
-from fairlead.core.types import Plan
+from fairlead.core.types import Job, Plan
 from fairlead.policies.equivalent_types import owed_where_it_runs
 from fairlead.policies.gavel.hierarchy import Entity
 from fairlead.policies.gavel.inputs import Inputs, read_inputs
 from fairlead.policies.gavel.objectives import isolated
-from fairlead.policies.gavel.problem import Shares, agnostic
+from fairlead.policies.gavel.problem import Concession, Shares, agnostic
 from fairlead.policies.gavel.solution import GOALS, solve
 from fairlead.policies.rates import BelievedRates, OracleRates, RateSource
 from fairlead.policies.round_account import Account, Fading
+from fairlead.policies.round_reasons import Remark
 from fairlead.policies.rounds import Owed, next_round, round_options
 
 #: The key of its memory in `Snapshot.memo`.
@@ -70,11 +71,11 @@ class Gavel:
     leftovers: str = "give"
     #: hierarchical: what jobs are grouped by, tenant or queue.
     entities: str = "tenant"
-    #: hierarchical: weights as name=number, separated by slashes; 1 for others.
+    #: hierarchical: weights as name=number, separated by slashes; 1 for one that is not named.
     entity_weights: tuple[str, ...] = ()
-    #: hierarchical: names of those that serve their jobs first come, first served; others serve all at once.
+    #: hierarchical: names of entities that serve their jobs first come, first served; any other serves all at once.
     fifo_entities: tuple[str, ...] = ()
-    #: nash: strategy-proof cuts each job's share by what its presence costs the others.
+    #: nash: strategy-proof cuts each job's share by what its presence costs all other jobs.
     discount: str = "none"
     #: What work is counted in, which matters where it is added up (max-sum-throughput, cost): samples, steps, or
     #: relative, by the time on each job's fastest GPU type. The papers' artifacts count steps, also over a change of
@@ -127,7 +128,7 @@ class Gavel:
             owed = inputs.owed(shares.alone_JT, shares.pairs)
             return self._where_they_run(view, owed) if asks_often else owed
 
-        plan = next_round(view, owed, rounds)
+        plan = next_round(view, owed, rounds, remark=lambda job: _remark(job, kept, view.now))
         return replace(plan, memo={**plan.memo, MEMO: kept}, bound=kept.get("gap"))
 
     def _where_they_run(self, view: Snapshot, owed: Owed) -> Owed:
@@ -202,14 +203,15 @@ class Gavel:
 
     def _remember(self, view: Snapshot, inputs: Inputs, shares: Shares) -> Mapping[str, Any]:
         kept: dict[str, Any] = {"gpus": _open_gpus(view), "programs": shares.programs}
+        problem = agnostic(inputs.problem) if self.heterogeneity == "agnostic" else inputs.problem
         if math.isfinite(shares.gap) and self.objective not in ("fifo", "sjf"):
             kept["gap"] = float(shares.gap)
         if shares.notes:
             kept["notes"] = list(shares.notes)
         if shares.dropped:
-            kept["dropped"] = [inputs.jobs[row].id for row in shares.dropped]
+            least_s_J = problem.left_J / np.maximum(problem.best, 1e-300)
+            kept["dropped"] = {inputs.jobs[row].id: float(least_s_J[row]) for row in shares.dropped}
         if self.objective == "finish-time-fairness":
-            problem = agnostic(inputs.problem) if self.heterogeneity == "agnostic" else inputs.problem
             rate_J = isolated(problem, len(inputs.jobs))
             kept["isolated"] = {
                 job.id: [float(seconds), float(left), float(rate)]
@@ -219,6 +221,24 @@ class Gavel:
                 if rate > 0.0
             }
         return kept
+
+
+def _remark(job: Job, kept: Mapping[str, Any], now: float) -> Remark | None:
+    """What was given up that concerns a job."""
+    texts, numbers = [], {}
+    least_s, deadline = kept.get("dropped", {}).get(job.id), job.spec.deadline
+    if least_s is not None and deadline is not None:
+        numbers = {"deadline_in_s": deadline - now, "least_s": least_s}
+        if least_s > numbers["deadline_in_s"]:
+            why = f"with the GPUs that suit it best all the time it still takes {least_s:.0f} s"
+        else:
+            why = "there are too few GPUs to keep it as well as the deadlines of other jobs that are no later"
+        texts.append(f"its deadline in {numbers['deadline_in_s']:.0f} s is given up: {why}")
+    for note in Concession:
+        if note in kept.get("notes", ()) and note is not Concession.DEADLINES:
+            texts.append(note.sentence)
+            numbers[note.value.replace("-", "_")] = 1.0
+    return Remark("; ".join(texts), numbers) if texts else None
 
 
 def _digest(text: str) -> str:

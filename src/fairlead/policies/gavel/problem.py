@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +107,7 @@ class SharingProblem:
 
 
 def agnostic(problem: SharingProblem) -> SharingProblem:
-    """The problem as one sees it who takes all GPU types for equal: every job has its mean rate wherever it can run."""
+    """The problem as if all GPU types were equal: every job has its mean rate wherever it can run."""
     total = max(1.0, float(problem.capacity_T.sum()))
     usable_JT = problem.usable
     weight_JT = usable_JT * (problem.capacity_T / total)
@@ -120,6 +121,28 @@ def agnostic(problem: SharingProblem) -> SharingProblem:
     return replace(problem, rate_JT=np.where(usable_JT, mean_J[:, None], 0.0), pairs=pairs)
 
 
+class Concession(StrEnum):
+    """What an answer had to give up, in the order in which it is given up. Reasons and the memory of a plan name it."""
+
+    UNSETTLED = "unsettled"
+    DEADLINES = "deadlines"
+    NO_WELFARE = "no-welfare"
+    ISOLATED = "isolated"
+
+    @property
+    def sentence(self) -> str:
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Concession.UNSETTLED: "other shares are as good, and the numbers are too uneven to choose those with the fewest "
+    "changes: these are the solver's choice",
+    Concession.DEADLINES: "not all deadlines can be kept: the latest were given up",
+    Concession.NO_WELFARE: "the numbers are too uneven for Nash welfare: shares are by max-min fairness instead",
+    Concession.ISOLATED: "the numbers are too uneven for the objective: all jobs are owed equal parts of each GPU type",
+}
+
+
 @dataclass(frozen=True)
 class Shares:
     """The answer: shares of wall time of each job alone, and of each pair of jobs, by GPU type."""
@@ -130,8 +153,8 @@ class Shares:
     #: What the policy maximises or minimises, and what no allocation can better.
     objective: float = 0.0
     bound: float = 0.0
-    #: What had to be given up, in a sentence each.
-    notes: tuple[str, ...] = ()
+    #: What had to be given up.
+    notes: tuple[Concession, ...] = ()
     #: Jobs whose deadline was given up.
     dropped: tuple[int, ...] = ()
     #: How many programs it took.

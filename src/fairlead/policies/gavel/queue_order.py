@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policies.gavel.base import Solver
+from fairlead.policies.gavel.class_program import Solver
 from fairlead.policies.gavel.problem import Shares, SharingProblem, pair_factors
 
 Floats = NDArray[np.float64]

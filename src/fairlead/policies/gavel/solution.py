@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.policies.gavel import objectives
-from fairlead.policies.gavel.base import Solver
+from fairlead.policies.gavel.class_program import Solver
 from fairlead.policies.gavel.hierarchy import Entity, hierarchical
 from fairlead.policies.gavel.partition import Objective, in_parts, worth_of_all
 from fairlead.policies.gavel.problem import Shares, SharingProblem, agnostic, throughput
 from fairlead.policies.gavel.queue_order import fifo, sjf
+from fairlead.policies.linear_program import NoSolution
 
 Floats = NDArray[np.float64]
 
@@ -51,8 +52,23 @@ def solve(
     parts: int = 1,
     solver: Solver | None = None,
 ) -> Shares:
-    """Shares of wall time under an objective of `GOALS`."""
+    """Shares of wall time under an objective of `GOALS`; equal parts, with a note, if its program has no answer."""
     solver = Solver() if solver is None else solver
+    try:
+        return _solved(problem, objective, heterogeneity=heterogeneity, entities=entities, parts=parts, solver=solver)
+    except NoSolution:
+        return objectives.equal_parts(problem)
+
+
+def _solved(
+    problem: SharingProblem,
+    objective: str,
+    *,
+    heterogeneity: str,
+    entities: Sequence[Entity],
+    parts: int,
+    solver: Solver,
+) -> Shares:
     problem = agnostic(problem) if heterogeneity == "agnostic" else problem
     goal = GOALS[objective]
     method: Objective = partial(_hierarchical, entities=entities) if objective == "hierarchical" else goal.solve
