@@ -20,6 +20,9 @@ settings.load_profile("fairlead")
 # In the background of a script SIGINT is ignored, and so it would be in all programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Small matrices, and as many tests at once as there are processors: more threads only wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 _caches = Path(tempfile.gettempdir()) / f"fairlead-tests-{os.getpid()}"
 _numbers = itertools.count()
 
