@@ -13,7 +13,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Plan
 from fairlead.plugins import make_policy
 from fairlead.policies.shockwave import Shockwave, ShockwaveElastic
-from fairlead.policies.shockwave.reference_share import ReferenceWorld
+from fairlead.policies.shockwave.reference_share import ReferenceWorld, Speeds
 from fairlead.sim.experiment import Experiment, Result, run_experiment
 from fairlead.testing import job, make_view
 
@@ -134,14 +134,14 @@ def test_a_wide_job_is_served_narrow_while_others_wait() -> None:
 
 def test_with_a_slice_of_the_cluster_jobs_end_as_in_the_reference_world() -> None:
     world = ReferenceWorld(0.0)
-    world.update({"a": ((1,), (0.01,)), "b": ((1, 2), (0.01, 0.015))}, 2)
-    assert world.finish_times() == {"a": pytest.approx(100.0), "b": pytest.approx(100.0)}
+    world.update({"a": Speeds((1,), (0.01,)), "b": Speeds((1, 2), (0.01, 0.015))}, 2)
+    assert world.forecast().finish == {"a": pytest.approx(100.0), "b": pytest.approx(100.0)}
     world.advance(50.0)
-    world.update({"b": ((1, 2), (0.01, 0.015)), "c": ((1,), (0.005,))}, 2)
+    world.update({"b": Speeds((1, 2), (0.01, 0.015)), "c": Speeds((1,), (0.005,))}, 2)
     assert world.left["a"] == pytest.approx(0.5)  # it has ended in the real cluster, and keeps its slice here
-    assert world.finish_times()["b"] == pytest.approx(50.0 + 0.5 / (0.01 * 2 / 3))
+    assert world.forecast().finish["b"] == pytest.approx(50.0 + 0.5 / (0.01 * 2 / 3))
     again = ReferenceWorld.of(world.memo(), 50.0)
-    assert again.finish_times() == world.finish_times()
+    assert again.forecast().finish == world.forecast().finish
 
 
 @pytest.mark.parametrize(
