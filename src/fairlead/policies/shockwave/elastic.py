@@ -26,7 +26,8 @@ from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Plan
 from fairlead.policies.rates import BelievedRates, RateSource
-from fairlead.policies.shockwave import fair_finish, sharing_incentive
+from fairlead.policies.shockwave import fair_finish
+from fairlead.policies.shockwave.deadline_demand import served_first, tightest
 from fairlead.policies.shockwave.elastic_bids import ElasticBidders, asked_size, bidders, cheapest_size
 from fairlead.policies.shockwave.market import Ints, Market, Purchase, fairness_weights, solve
 from fairlead.policies.shockwave.market_reasons import market_reasons
@@ -43,6 +44,7 @@ from fairlead.policies.shockwave.rigid import (
     replace_weights,
 )
 from fairlead.policies.shockwave.schedule import choose
+from fairlead.policies.shockwave.sharing_incentive import deadlines, fairness_demand, makespan_demand
 from fairlead.policies.wait_reason import is_bound
 
 Bools = NDArray[np.bool_]
@@ -57,12 +59,12 @@ class ShockwaveElastic(Shockwave):
     #: A job counts as late from this share of its fair finish time on: what narrow jobs save is spent on ending early.
     aim: float = 0.7
     #: How much later than with 1/N of the cluster a job may end, as a share of that time.
-    tolerance: float = 0.05
+    tolerance: float = 0.1
     _rates: BelievedRates = field(default_factory=BelievedRates, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_options("shockwave-elastic", self)
-        if not (0.0 <= self.tolerance and 0.0 < self.aim < math.inf):
+        if not (self.tolerance >= 0.0 and 0.0 < self.aim < math.inf):
             raise InvalidSpec(
                 f"shockwave-elastic: tolerance is {self.tolerance} and aim {self.aim}; expected at least 0 and above 0"
             )
@@ -85,7 +87,7 @@ def _plan(view: Snapshot, options: ShockwaveElastic, rates: RateSource) -> Plan:
         if is_stale(view, memory, options.resolve_every):
             due_J = _due(view, reference, jobs)
             _buy(view, memory, jobs, options, due_J, crowded, gpus)
-        order, sizes = _select(view, memory, jobs, reference, options, gpus)
+        order, sizes = _select(view, memory, jobs, reference, crowded, options, gpus)
         memory.ends_at = view.now + options.round_s
         memory.rounds_left -= 1
         memory.rounds_since += 1
@@ -118,9 +120,7 @@ def _plan(view: Snapshot, options: ShockwaveElastic, rates: RateSource) -> Plan:
 _LONGEST_START = 0.5
 
 
-def _referred(
-    view: Snapshot, memory: MarketMemory, jobs: ElasticBidders, gpus: int, round_s: float
-) -> ReferenceWorld:
+def _referred(view: Snapshot, memory: MarketMemory, jobs: ElasticBidders, gpus: int, round_s: float) -> ReferenceWorld:
     """The reference world, now."""
     world = ReferenceWorld.of(memory.reference, view.now)
     world.advance(view.now)
@@ -138,29 +138,6 @@ def _due(view: Snapshot, world: ReferenceWorld, jobs: ElasticBidders) -> Floats:
     """When each job ends in the reference world; now for those that have ended there."""
     ends = world.forecast().finish
     return np.array([ends.get(job.id, view.now) for job in jobs.jobs], dtype=np.float64)
-
-
-def _promised(
-    view: Snapshot, world: ReferenceWorld, jobs: ElasticBidders, options: ShockwaveElastic
-) -> tuple[sharing_incentive.Promises, sharing_incentive.Demand]:
-    """What each job was promised, and what that asks of this round."""
-    ahead = world.forecast()
-    place = {job.id: at for at, job in enumerate(jobs.jobs)}
-    promises = sharing_incentive.Promises(
-        width_JK=jobs.width_JK,
-        speed_JK=jobs.speed_JK,
-        left_J=np.maximum(1e-9, 1.0 - jobs.progress_J),
-        pause_s_J=np.array([0.0 if job.allocation else job.start_s or 0.0 for job in jobs.jobs]),
-        age_s_J=view.now - np.array([job.submitted_at for job in jobs.jobs]),
-        ends_in_s_J=np.array([ahead.finish[job.id] for job in jobs.jobs]) - view.now,
-        round_s=options.round_s,
-        now=view.now,
-        gpus=world.gpus,
-        reference=ahead,
-        cost_V=np.array([world.least_gpu_s(name) for name in ahead.ids]),
-        place_V=np.array([place.get(name, -1) for name in ahead.ids], dtype=np.int64),
-    )
-    return promises, sharing_incentive.tightest(promises, tolerance=options.tolerance)
 
 
 def _kept_width(jobs: ElasticBidders, size_J: Ints) -> Ints:
@@ -210,10 +187,10 @@ def _buy(
         rounds=options.window,
         makespan_weight=options.makespan_weight,
     )
-    purchase = solve(market, time_limit_s=options.time_limit_s)
+    purchase = solve(market, time_limit_s=options.time_limit_s / 2.0)
     weight_J = fairness_weights(rho_J, left_J / fair_J / options.round_s, power=options.fairness_power)
     if not purchase.fair:
-        purchase = solve(replace_weights(market, weight_J), time_limit_s=options.time_limit_s)
+        purchase = solve(replace_weights(market, weight_J), time_limit_s=options.time_limit_s / 2.0)
         memory.weight = {job.id: w for job, w in zip(jobs.jobs, weight_J.tolist(), strict=True) if w != 1.0}
     else:
         memory.weight = {}
@@ -317,6 +294,7 @@ def _select(
     memory: MarketMemory,
     jobs: ElasticBidders,
     world: ReferenceWorld,
+    crowded: fair_finish.Crowding,
     options: ShockwaveElastic,
     gpus: int,
 ) -> tuple[list[int], dict[str, int]]:
@@ -325,26 +303,21 @@ def _select(
     bought_J = np.array([memory.gpus.get(job.id, 0) or cheapest_size(jobs, at) for at, job in enumerate(jobs.jobs)])
     rank = np.argsort(-_score(memory, jobs, bought_J, options), kind="stable").tolist()
     rounds = max(1, memory.rounds_left)
-    first: list[int] = []
-    width_J = bought_J
-    if math.isfinite(options.tolerance) and jobs.jobs:
-        promises, asked = _promised(view, world, jobs, options)
-        promised_J = _kept_width(jobs, asked.size_J)
 
-        def widths(ahead: Sequence[int]) -> Ints:
-            return np.where(np.isin(np.arange(len(bought_J)), ahead), promised_J, bought_J)
+    def served(first: Mapping[int, int]) -> dict[int, int]:
+        width_J = bought_J.copy()
+        width_J[list(first)] = list(first.values())
+        runs_J = choose(count_J, width_J, rank, gpus=gpus, rounds=rounds, first=list(first))
+        return {at: int(width_J[at]) for at in [*first, *rank] if runs_J[at]}
 
-        def serve(ahead: Sequence[int]) -> list[tuple[int, int]]:
-            given_J = widths(ahead)
-            runs_J = choose(count_J, given_J, rank, gpus=gpus, rounds=rounds, first=ahead)
-            return [(at, int(given_J[at])) for at in np.flatnonzero(runs_J).tolist()]
-
-        first = sharing_incentive.served_first(asked, promises, promised_J, serve, gpus=gpus)
-        width_J = widths(first)
-    chosen_J = choose(count_J, width_J, rank, gpus=gpus, rounds=rounds, first=first)
-    placed = [*first, *(at for at in rank if chosen_J[at] and at not in set(first))]
-    rest = _fill_order(memory, jobs, [at for at in rank if at not in set(placed)])
-    return [*placed, *rest], {jobs.jobs[at].id: int(width_J[at]) for at in placed}
+    promised = deadlines(view, world, jobs, round_s=options.round_s)
+    demands = [fairness_demand(promised, jobs, crowded, gpus), makespan_demand(promised, gpus)]
+    if math.isfinite(options.tolerance):
+        demands.insert(0, tightest(promised, stretch=1.0 + options.tolerance))
+    asked = [(each, _kept_width(jobs, each.size_J)) for each in demands]
+    sizes = served(served_first(asked, promised, served, gpus=gpus))
+    rest = _fill_order(memory, jobs, [at for at in rank if at not in sizes])
+    return [*sizes, *rest], {jobs.jobs[at].id: width for at, width in sizes.items()}
 
 
 def _score(memory: MarketMemory, jobs: ElasticBidders, width_J: Ints, options: ShockwaveElastic) -> Floats:

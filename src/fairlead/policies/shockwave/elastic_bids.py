@@ -1,4 +1,4 @@
-"""What elastic jobs bid with: their sizes, and the share of their work that they are believed to do in a second on each.
+"""What elastic jobs bid with: their sizes, and the share of their work that they are believed to do on each.
 
 Legend: J jobs that bid, K sizes of a job.
 """

@@ -26,6 +26,7 @@ import numpy as np
 
 from fairlead.core.snapshot import Floats
 
+
 class Speeds(NamedTuple):
     """How fast a job is: numbers of GPUs, and the share of its work that it does in a second on each."""
 
@@ -103,10 +104,9 @@ class ReferenceWorld:
         """Let the jobs train until `now`; those that end leave their slices to the others."""
         ahead = self._course(now)
         left_V = np.array([self.left[name] for name in ahead.ids]) - ahead.work_EV[-1]
-        self.ended |= {name: at for name in ahead.ids if math.isfinite(at := ahead.finish[name])}
-        self.left = {
-            name: max(0.0, left) for name, left in zip(ahead.ids, left_V.tolist(), strict=True) if name not in self.ended
-        }
+        self.ended |= {name: at for name, at in ahead.finish.items() if math.isfinite(at)}
+        left = zip(ahead.ids, np.maximum(0.0, left_V).tolist(), strict=True)
+        self.left = {name: rest for name, rest in left if name not in self.ended}
         self.at = max(self.at, now)
 
     def update(self, live: Mapping[str, Speeds], gpus: int, *, left: Mapping[str, float] | None = None) -> None:

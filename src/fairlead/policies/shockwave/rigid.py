@@ -219,9 +219,9 @@ def _buy(
 ) -> None:
     """Solve the market and remember what was bought."""
     market, weight_J = rigid_market(view, jobs, options, crowded, gpus)
-    purchase = solve(market, time_limit_s=options.time_limit_s)
+    purchase = solve(market, time_limit_s=options.time_limit_s / 2.0)
     if not purchase.fair:
-        purchase = solve(replace_weights(market, weight_J), time_limit_s=options.time_limit_s)
+        purchase = solve(replace_weights(market, weight_J), time_limit_s=options.time_limit_s / 2.0)
         memory.weight = {name: value for name, value in zip(jobs.ids, weight_J.tolist(), strict=True) if value != 1.0}
     else:
         memory.weight = {}
