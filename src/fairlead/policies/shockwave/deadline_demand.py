@@ -106,6 +106,10 @@ class Demand:
         return need_H
 
 
+#: A GPU less is worth this share of the GPU-seconds: of sizes that cost the same, the narrowest fits best.
+_NARROW = 1e-3
+
+
 def cheapest_in_time(jobs: Deadlines, due_s_J: Floats) -> Ints:
     """The size with the fewest GPU-seconds among those on which a job ends in time; the fastest if there is none."""
     width_JK, speed_JK = jobs.width_JK, jobs.speed_JK
@@ -113,6 +117,7 @@ def cheapest_in_time(jobs: Deadlines, due_s_J: Floats) -> Ints:
     cost_JK = np.full(speed_JK.shape, np.inf)
     np.divide(jobs.left_J[:, None], speed_JK, out=needs_s_JK, where=speed_JK > 0.0)
     np.divide(width_JK, speed_JK, out=cost_JK, where=speed_JK > 0.0)
+    cost_JK *= 1.0 + _NARROW * width_JK
     in_time_JK = needs_s_JK + jobs.pause_s_J[:, None] <= due_s_J[:, None] * (1.0 + 1e-9)
     first_J = np.where(in_time_JK, cost_JK, np.inf).argmin(axis=1)
     size_J: Ints = np.where(in_time_JK.any(axis=1), first_J, needs_s_JK.argmin(axis=1)).astype(np.int64)

@@ -17,6 +17,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -89,8 +90,6 @@ def _plan(view: Snapshot, options: ShockwaveElastic, rates: RateSource) -> Plan:
             _buy(view, memory, jobs, options, due_J, crowded, gpus)
         order, sizes = _select(view, memory, jobs, reference, crowded, options, gpus)
         memory.ends_at = view.now + options.round_s
-        memory.rounds_left -= 1
-        memory.rounds_since += 1
     else:
         order = _fill_order(memory, jobs, range(len(jobs.jobs)))
         sizes = {job.id: job.allocation.total for job in jobs.jobs if job.allocation}
@@ -98,9 +97,7 @@ def _plan(view: Snapshot, options: ShockwaveElastic, rates: RateSource) -> Plan:
     names = [jobs.jobs[at].id for at in order]
     allocations = place_sizes(view, sizes, names, spare=_spare(memory, jobs), wider=wider)
     if is_boundary:
-        memory.count = {
-            name: n - (name in allocations) for name, n in memory.count.items() if n > (name in allocations)
-        }
+        memory.serve(allocations)
     bound = [job.id for job in view.jobs.values() if is_bound(job)]
     reasons = market_reasons(
         view,
@@ -109,7 +106,7 @@ def _plan(view: Snapshot, options: ShockwaveElastic, rates: RateSource) -> Plan:
         order=[*bound, *(jobs.jobs[at].id for at in order)],
         window=options.window,
         is_boundary=is_boundary,
-        resizes=True,
+        reference_ends=cache(lambda: reference.forecast().finish),
     )
     memory.reference = reference.memo()
     review_at = memory.ends_at if view.jobs else math.inf

@@ -180,7 +180,9 @@ def forecast(
         return JobForecast(0.0, 2.0 * ran_s, ran_s, ran_s, guessed=True)
     current = belief.regimes[-1][1] if belief.regimes else so_far.batches[0]
     speed = 1.0 / float(whole_B[so_far.batches.index(current)])
-    since_s = max(0.0, run_s - belief.reported_run_s) * speedup(float(job.allocation.total) or average)
+    has_reported = belief.reported_run_s > 0.0
+    since_s = max(0.0, run_s - belief.reported_run_s)
+    since_s *= speedup(float(job.allocation.total) if has_reported and job.allocation else average)
     progress = min(belief.progress + since_s * speed, max(belief.progress, _ALMOST))  # only its end says that it ended
     by_now = mixture(so_far.batches, belief.regimes, progress)
     remaining_s, spread_s = by_now.remaining(whole_B)

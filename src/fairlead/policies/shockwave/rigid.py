@@ -50,8 +50,8 @@ class Shockwave:
     fairness_power: float = 12.0
     #: A waiting job takes the place of a running one if it ranks so many times as high.
     keep: float = 10.0
-    #: Seconds that a purchase may take the solver; the best plan found by then counts.
-    time_limit_s: float = 1.0
+    #: Seconds that a purchase may take the solver in all; the best plan found by then counts.
+    time_limit_s: float = 4.0
 
     def __post_init__(self) -> None:
         check_options("shockwave", self)
@@ -156,10 +156,7 @@ def _plan(view: Snapshot, options: Shockwave, forecasts: Mapping[str, JobForecas
         order = _select(view, memory, jobs, options, gpus)
         allocations, _ = run_first(view, np.concatenate([bound_places(view), order]))
         memory.ends_at = view.now + options.round_s
-        memory.rounds_left -= 1
-        memory.rounds_since += 1
-        memory.count = {job_id: count - (job_id in allocations) for job_id, count in memory.count.items()}
-        memory.count = {job_id: count for job_id, count in memory.count.items() if count > 0}
+        memory.serve(allocations)
     else:
         order = _fill_order(memory, jobs, range(len(jobs.ids)))
         waiting = order[view.columns.held_J[order] == 0]
@@ -234,7 +231,7 @@ def remember(
     memory.bought = {name: count for name, count in zip(ids, count_J.tolist(), strict=True) if count}
     memory.count = dict(memory.bought)
     memory.price, memory.gap = purchase.price, purchase.gap
-    memory.rounds_left, memory.rounds_since = window, 0
+    memory.rounds_left, memory.rounds_since, memory.received = window, 0, {}
     memory.regimes = {job_id: len(job.belief.regimes) for job_id, job in view.jobs.items()}
 
 

@@ -38,7 +38,7 @@ from fairlead.policies.shockwave.market import Ints
 from fairlead.policies.shockwave.reference_share import ReferenceForecast, ReferenceWorld
 
 #: Rounds by which a job may miss its deadline although all beliefs are exact.
-LATE_ROUNDS = 3
+LATE_ROUNDS = 2
 
 #: Deadlines of finish-time fairness are so many times the tightest ones, so that the market has a choice; they are
 #: never tighter than the fair finish times themselves.
