@@ -8,12 +8,15 @@ the next job that comes. A new job brings as much to the supply as to the demand
 deadlines and its demand alike, so it does not break the certificate. That is the argument of virtual finish times
 (Fair Sojourn Protocol: Friedman and Henderson 2003), for jobs that cannot use the whole cluster.
 
-The promise, if beliefs are exact, GPUs are of one type and stay: no job ends later than
+The promise: if beliefs are exact, GPUs are of one type and stay, none is held by a job that must not be stopped, and
+starts take no time, then no job ends later than
 
-    submission + (1 + tolerance) (end in the reference world - submission) + LATE_ROUNDS rounds + its own pauses.
+    submission + (1 + tolerance) (end in the reference world - submission) + LATE_ROUNDS rounds.
 
 The rounds are what is lost by deciding at their beginnings only: a job that comes within one waits for the next, and
-serving is in whole rounds. Where beliefs were wrong all promises are stretched alike, as little as is enough.
+serving is in whole rounds. Where starts take time the reference world pays for those of its turns, and deadlines count
+the next start of a job that waits; what more a job is stopped and resized for is not covered. Where beliefs were wrong
+all promises are stretched alike, as little as is enough.
 
 **Finish-time fairness.** A job should end by its fair finish time (`fair_finish`), its run time on the GPUs it asked
 for times the crowding it has met. That is no slice of the cluster, for wide jobs ask for more than 1/N of it: the
@@ -40,9 +43,9 @@ from fairlead.policies.shockwave.reference_share import ReferenceForecast, Refer
 #: Rounds by which a job may miss its deadline although all beliefs are exact.
 LATE_ROUNDS = 2
 
-#: Deadlines of finish-time fairness are so many times the tightest ones, so that the market has a choice; they are
-#: never tighter than the fair finish times themselves.
-ROOM = 1.25
+#: Deadlines of finish-time fairness are so many times the tightest ones, so that the market has a choice, but not
+#: tighter than this share of the fair finish times.
+ROOM, FAIREST = 1.25, 0.8
 
 
 def deadlines(view: Snapshot, world: ReferenceWorld, jobs: ElasticBidders, *, round_s: float) -> Deadlines:
@@ -70,7 +73,7 @@ def deadlines(view: Snapshot, world: ReferenceWorld, jobs: ElasticBidders, *, ro
 
 def fairness_demand(promised: Deadlines, jobs: ElasticBidders, crowded: Crowding, gpus: int) -> Demand:
     fair = replace(promised, fair_s_J=crowded.fair_s(jobs.whole_s_J), supply=whole_supply(gpus))
-    least = tightest(fair, stretch=1.0 / ROOM)
+    least = tightest(fair, stretch=FAIREST / ROOM)
     return demand(fair, stretch=ROOM * least.stretch)
 
 
