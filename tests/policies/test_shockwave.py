@@ -103,7 +103,7 @@ def test_an_idle_cluster_is_fair(tmp_path: Path) -> None:
 
 
 def test_a_long_job_runs_from_the_start_if_the_makespan_rests_on_it(tmp_path: Path) -> None:
-    """Shortest first would run it last. The others fit beside it."""
+    """Shortest first would run it last. The short jobs fit beside it."""
     work = [(1, 6000.0, 0.0), *[(1, 600.0, 0.0)] * 12]
     assert run(trace(tmp_path / "a.csv", work)).metrics.makespan_s == pytest.approx(6000.0, rel=0.05)
     assert run(trace(tmp_path / "a.csv", work), "srtf").metrics.makespan_s == pytest.approx(7800.0)

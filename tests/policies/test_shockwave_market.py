@@ -73,7 +73,7 @@ def test_the_order_of_jobs_is_no_information() -> None:
     assert objective(one, solve(one).count_JK) == pytest.approx(objective(other, solve(other).count_JK), rel=1e-3)
 
 
-def test_gpus_that_nobody_else_wants_cost_nothing_and_scarce_ones_cost_more_with_more_jobs() -> None:
+def test_gpus_that_no_other_job_wants_cost_nothing_and_scarce_ones_cost_more_with_more_jobs() -> None:
     assert solve(market([1], [2.0], gpus=8)).price == 0.0
     few, many = (solve(market([1] * jobs, [9.0] * jobs, gpus=2)).price for jobs in (3, 12))
     assert 0.0 < few <= many

@@ -32,7 +32,10 @@ from fairlead.policies.shockwave.market import Ints
 #: Horizons: each of so many rounds, then each by this factor longer than the one before.
 _EACH, _FACTOR = 48, 1.08
 
-#: Promises that cannot be kept are stretched to this at the most; beyond it the jobs with the least laxity come first.
+#: No deadline is further away than so many rounds, unless the work takes longer.
+_FURTHEST = 1e5
+
+#: Deadlines that cannot be kept are stretched to this at the most; beyond it the jobs with the least laxity come first.
 _MOST_STRETCH = 64.0
 
 
@@ -133,7 +136,7 @@ def demand(jobs: Deadlines, *, stretch: float) -> Demand:
     gpu_s_J = np.divide(width_J, speed_J, out=np.zeros(len(each)), where=runs_J)
     work_J = np.where(runs_J, jobs.left_J + speed_J * jobs.pause_s_J, 0.0)
     time_s_J = np.divide(work_J, speed_J, out=np.zeros(len(each)), where=runs_J)
-    due_s_J = np.where(runs_J, due_s_J, 0.0)
+    due_s_J = np.where(runs_J, np.minimum(due_s_J, np.maximum(time_s_J, _FURTHEST * jobs.round_s)), 0.0)
     horizon_s_H = jobs.round_s * _horizons(float(np.max(due_s_J, initial=0.0)) / jobs.round_s)
     slack_s_JH = np.maximum(0.0, due_s_J[:, None] - horizon_s_H)
     forced_JH = gpu_s_J[:, None] * np.clip(work_J[:, None] - speed_J[:, None] * slack_s_JH, 0.0, None)

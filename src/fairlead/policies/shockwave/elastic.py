@@ -3,10 +3,10 @@
 Beyond the paper, whose jobs have a fixed number. A job bids with its believed speed on each of its sizes (`rates`); the
 market buys rounds on sizes, so that a job is narrow while GPUs are dear and wide while they are cheap.
 
-Sharing incentive: in a reference world every job has 1/N of the cluster to itself (`reference_share`). The market has a
-row for each job: by the end of the window it has done so much that 1/N of the cluster could do the rest in time, up to
-`tolerance`. Where these rows do not fit together (jobs were late already, or predictions were wrong), jobs that would
-end after `aim` of their fair finish time bid with a power of their lateness instead, as in the paper.
+A round serves what was bought, unless that breaks a deadline of the sharing incentive, of finish-time fairness or of
+the makespan (`sharing_incentive`). The market has a row for each job, too: by the end of the window it has done so much
+that 1/N of the cluster could do the rest in time. Where these rows do not fit together, jobs that would end after `aim`
+of their fair finish time bid with a power of their lateness instead, as in the paper.
 
 Legend: J jobs that bid, K sizes of a job.
 """
@@ -59,7 +59,7 @@ class ShockwaveElastic(Shockwave):
 
     #: A job counts as late from this share of its fair finish time on: what narrow jobs save is spent on ending early.
     aim: float = 0.7
-    #: How much later than with 1/N of the cluster a job may end, as a share of that time.
+    #: How much later than with 1/N of the cluster a job may end, as a share of that time; infinite: no promise.
     tolerance: float = 0.1
     _rates: BelievedRates = field(default_factory=BelievedRates, init=False, repr=False, compare=False)
 
@@ -204,7 +204,7 @@ def _worthwhile(jobs: ElasticBidders, left_J: Floats, due_s_J: Floats, gpus: int
     """Sizes that are bid for: those on which a job can end by its fair finish, and what it asked for.
 
     While not all jobs can run at once none is wider than it asked for: a job that is late would buy speed with GPUs
-    that do more for the others.
+    that do more for other jobs.
     """
     asked_J = np.array(
         [asked_size(job, [int(w) for w in width_K if w]) for job, width_K in zip(jobs.jobs, jobs.width_JK, strict=True)]
@@ -329,7 +329,7 @@ def _score(memory: MarketMemory, jobs: ElasticBidders, width_J: Ints, options: S
 
 
 def _fill_order(memory: MarketMemory, jobs: ElasticBidders, among: Sequence[int]) -> list[int]:
-    """Who gets GPUs that are left: bought rounds first, then the longest expected time left."""
+    """The order in which jobs get GPUs that are left: bought rounds first, then the longest expected time left."""
     best_J = jobs.speed_JK.max(axis=1, initial=0.0)
     left_s_J = np.maximum(0.0, 1.0 - jobs.progress_J) / np.maximum(best_J, 1e-300)
     return sorted(among, key=lambda at: (memory.count.get(jobs.jobs[at].id, 0) == 0, -left_s_J[at], at))

@@ -297,7 +297,7 @@ _INFEASIBLE = 2
 
 
 def _loose_bound(market: Market) -> float:
-    """What a plan would be worth in which each job ran all the time on its fastest size, whatever the others do."""
+    """What a plan would be worth in which each job ran all the time on its fastest size, without a limit of GPUs."""
     best_JK = np.zeros(market.rate_JK.shape, dtype=np.int64)
     rate_JK = np.where(market.most > 0, market.rate_JK, 0.0)
     best_JK[np.arange(len(best_JK)), rate_JK.argmax(axis=1)] = market.rounds

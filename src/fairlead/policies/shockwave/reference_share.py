@@ -101,7 +101,7 @@ class ReferenceWorld:
         return {"at": self.at, "left": dict(self.left), "speeds": speeds, "gpus": self.gpus, "ended": self.ended}
 
     def advance(self, now: float) -> None:
-        """Let the jobs train until `now`; those that end leave their slices to the others."""
+        """Let the jobs train until `now`; those that end leave their slices to the rest."""
         ahead = self._course(now)
         left_V = np.array([self.left[name] for name in ahead.ids]) - ahead.work_EV[-1]
         self.ended |= {name: at for name, at in ahead.finish.items() if math.isfinite(at)}

@@ -74,7 +74,7 @@ def mixture(
     whole_B = (PRIOR_WEIGHT / len(every) + done_B) / (PRIOR_WEIGHT + done)  # expected share of all work, restated
     left_B = np.maximum(0.0, whole_B - done_B)
     total = float(left_B.sum())
-    # A regime that took more than its share leaves less to the others than there is: scale to what is really left.
+    # A regime that took more than its share leaves too little to the other regimes: scale to what is really left.
     left_B = left_B * ((1.0 - progress) / total) if total > 0.0 else np.full(len(every), (1.0 - progress) / len(every))
     prior_epochs = float(len(every)) if epochs is None else max(1.0, epochs)
     return RegimeMixture(every, done_B, left_B, prior_epochs * (PRIOR_WEIGHT + done))

@@ -265,7 +265,7 @@ def replace_weights(market: Market, weight_J: Floats) -> Market:
 
 
 def _select(view: Snapshot, memory: MarketMemory, jobs: Bidders, options: Shockwave, gpus: int) -> Ints:
-    """The order of service of a round, as places in the columns: those that it was placed for, then the others."""
+    """The order of service of a round, as places in the columns: jobs it was placed for, then the rest."""
     count_J = np.array([memory.count.get(job_id, 0) for job_id in jobs.ids], dtype=np.int64)
     weight_J = np.array([memory.weight.get(job_id, 1.0) for job_id in jobs.ids])
     held_J, last_ran_J = view.columns.held_J[jobs.place_J], view.columns.last_ran_at_J[jobs.place_J]
@@ -279,7 +279,7 @@ def _select(view: Snapshot, memory: MarketMemory, jobs: Bidders, options: Shockw
 
 
 def _fill_order(memory: MarketMemory, jobs: Bidders, among: Sequence[int]) -> Ints:
-    """Who gets GPUs that are left: the longest expected time left first; bought rounds come before."""
+    """The order in which jobs get GPUs that are left: bought rounds first, then the longest expected time left."""
     count_J = np.array([memory.count.get(job_id, 0) for job_id in jobs.ids], dtype=np.int64)
     listed = sorted(among, key=lambda job: (count_J[job] == 0, -jobs.remaining_s_J[job], job))
     return jobs.place_J[np.array(listed, dtype=np.int64)]

@@ -4,7 +4,7 @@ A count is how many of the next F rounds a job is to run in. The *laxity* of a j
 sit out: rounds left less its count. The rule, for each round:
 
 1. Jobs without laxity run: a job whose count equals the rounds left has to.
-2. The others come in the order of their rank, as long as there is room; a job that does not fit is passed.
+2. The other jobs come in the order of their rank, as long as there is room; a job that does not fit is passed.
 3. If what that leaves to the later rounds does not fit into them any more, jobs with a laxity of 1 come first as well,
    in the order of their laxity; then those with 2, and so on, until it fits.
 
