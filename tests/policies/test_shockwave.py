@@ -65,6 +65,18 @@ def test_reasons_tell_the_price_the_rounds_planned_and_the_share_owed() -> None:
     assert 0.0 <= plan.bound < 0.1
 
 
+@pytest.mark.parametrize("policy", ["shockwave", "shockwave-elastic"])
+def test_reasons_tell_the_rounds_received_and_of_elastic_jobs_the_end_with_an_equal_share(policy: str) -> None:
+    jobs = [job(f"j{at}", 2, gpus_min=1, gpus_max=2, estimate_s=9000.0) for at in range(8)]
+    plan = make_policy(policy).plan(make_view("1x4", jobs))
+    for name, reason in ((each.id, plan.reasons[each.id]) for each in make_view("1x4", jobs).jobs.values()):
+        assert reason.numbers["rounds_received"] == reason.numbers["share_received"] == (name in plan.allocations)
+        assert "doublings of progress a GPU-round" in reason.text
+        if policy == "shockwave-elastic":  # 18,000 GPU-seconds on an eighth of four GPUs
+            assert reason.numbers["reference_end_s"] == pytest.approx(36_000.0)
+            assert "with an equal share of the cluster it would end in 36000 s" in reason.text
+
+
 def test_a_fresh_policy_in_the_middle_of_a_round_goes_on_with_the_same_counts_and_prices() -> None:
     view = a_view()
     first = Shockwave().plan(view)
