@@ -138,3 +138,8 @@ def test_the_figures_that_come_with_fairlead_are_those_of_the_artifact(tmp_path:
         assert entry.alone == pytest.approx(theirs.table.entries["v100"][key].alone, rel=6e-4)
     measured = {key for key, entry in theirs.table.entries["v100"].items() if entry.alone > 0.0}
     assert measured == ours.table.entries["v100"].keys()
+
+
+def test_pilot_and_pollux_are_compared_event_by_event_and_not_under_rules_by_which_jobs_have_one_size() -> None:
+    by_events, in_rounds = ({each.name for each in entrants([], semantics)} for semantics in ("event", "rounds"))
+    assert by_events - in_rounds == {"pilot", "pollux"}

@@ -13,7 +13,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Plan
 from fairlead.plugins import make_policy
 from fairlead.policies.shockwave import Shockwave, ShockwaveElastic
-from fairlead.policies.shockwave.reference_share import ReferenceWorld
+from fairlead.policies.shockwave.reference_share import ReferenceWorld, Speeds
 from fairlead.sim.experiment import Experiment, Result, run_experiment
 from fairlead.testing import job, make_view
 
@@ -58,11 +58,23 @@ def test_reasons_tell_the_price_the_rounds_planned_and_the_share_owed() -> None:
     plan = Shockwave().plan(make_view("1x2", [*given, *more]))
     for name in ("long", "short", "wide"):
         numbers = plan.reasons[name].numbers
-        assert numbers["share_owed"] == pytest.approx(numbers["rounds_planned"] / 40)
+        assert numbers["owed"] == pytest.approx(numbers["rounds_planned"] / 40)
         assert numbers["price"] > 0.0
     assert "a GPU-round" in plan.reasons["long"].text
     assert plan.bound is not None
     assert 0.0 <= plan.bound < 0.1
+
+
+@pytest.mark.parametrize("policy", ["shockwave", "shockwave-elastic"])
+def test_reasons_tell_the_rounds_received_and_of_elastic_jobs_the_end_with_an_equal_share(policy: str) -> None:
+    jobs = [job(f"j{at}", 2, gpus_min=1, gpus_max=2, estimate_s=9000.0) for at in range(8)]
+    plan = make_policy(policy).plan(make_view("1x4", jobs))
+    for name, reason in ((each.id, plan.reasons[each.id]) for each in make_view("1x4", jobs).jobs.values()):
+        assert reason.numbers["rounds_received"] == reason.numbers["received"] == (name in plan.allocations)
+        assert "doublings of progress a GPU-round" in reason.text
+        if policy == "shockwave-elastic":  # 18,000 GPU-seconds on an eighth of four GPUs
+            assert reason.numbers["reference_end_s"] == pytest.approx(36_000.0)
+            assert "with an equal share of the cluster it would end in 36000 s" in reason.text
 
 
 def test_a_fresh_policy_in_the_middle_of_a_round_goes_on_with_the_same_counts_and_prices() -> None:
@@ -103,7 +115,7 @@ def test_an_idle_cluster_is_fair(tmp_path: Path) -> None:
 
 
 def test_a_long_job_runs_from_the_start_if_the_makespan_rests_on_it(tmp_path: Path) -> None:
-    """Shortest first would run it last. The others fit beside it."""
+    """Shortest first would run it last. The short jobs fit beside it."""
     work = [(1, 6000.0, 0.0), *[(1, 600.0, 0.0)] * 12]
     assert run(trace(tmp_path / "a.csv", work)).metrics.makespan_s == pytest.approx(6000.0, rel=0.05)
     assert run(trace(tmp_path / "a.csv", work), "srtf").metrics.makespan_s == pytest.approx(7800.0)
@@ -134,14 +146,14 @@ def test_a_wide_job_is_served_narrow_while_others_wait() -> None:
 
 def test_with_a_slice_of_the_cluster_jobs_end_as_in_the_reference_world() -> None:
     world = ReferenceWorld(0.0)
-    world.update({"a": ((1,), (0.01,)), "b": ((1, 2), (0.01, 0.015))}, 2)
-    assert world.finish_times() == {"a": pytest.approx(100.0), "b": pytest.approx(100.0)}
+    world.update({"a": Speeds((1,), (0.01,)), "b": Speeds((1, 2), (0.01, 0.015))}, 2)
+    assert world.forecast().finish == {"a": pytest.approx(100.0), "b": pytest.approx(100.0)}
     world.advance(50.0)
-    world.update({"b": ((1, 2), (0.01, 0.015)), "c": ((1,), (0.005,))}, 2)
+    world.update({"b": Speeds((1, 2), (0.01, 0.015)), "c": Speeds((1,), (0.005,))}, 2)
     assert world.left["a"] == pytest.approx(0.5)  # it has ended in the real cluster, and keeps its slice here
-    assert world.finish_times()["b"] == pytest.approx(50.0 + 0.5 / (0.01 * 2 / 3))
+    assert world.forecast().finish["b"] == pytest.approx(50.0 + 0.5 / (0.01 * 2 / 3))
     again = ReferenceWorld.of(world.memo(), 50.0)
-    assert again.finish_times() == world.finish_times()
+    assert again.forecast().finish == world.forecast().finish
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_the_order_of_jobs_is_no_information() -> None:
     assert objective(one, solve(one).count_JK) == pytest.approx(objective(other, solve(other).count_JK), rel=1e-3)
 
 
-def test_gpus_that_nobody_else_wants_cost_nothing_and_scarce_ones_cost_more_with_more_jobs() -> None:
+def test_gpus_that_no_other_job_wants_cost_nothing_and_scarce_ones_cost_more_with_more_jobs() -> None:
     assert solve(market([1], [2.0], gpus=8)).price == 0.0
     few, many = (solve(market([1] * jobs, [9.0] * jobs, gpus=2)).price for jobs in (3, 12))
     assert 0.0 < few <= many
@@ -131,3 +131,17 @@ def test_without_jobs_or_gpus_nothing_is_bought() -> None:
     assert solve(market([], [], gpus=4)).count_JK.shape == (0, 1)
     assert not solve(market([1, 2], [3.0, 4.0], gpus=0)).count_JK.any()
     assert not solve(market([8], [3.0], gpus=4)).count_JK.any()
+
+
+def test_a_solver_without_time_leaves_a_feasible_plan_with_a_stated_gap() -> None:
+    draw = np.random.default_rng(5)
+    jobs = 60
+    widths, left = draw.choice([1, 2, 4], jobs).tolist(), draw.lognormal(3, 1, jobs).tolist()
+    given = market(widths, left, gpus=16, rounds=20, least=[0.001] * jobs)
+    hurried, best = solve(given, time_limit_s=1e-9), solve(given, time_limit_s=60.0)
+    assert 0 < int((hurried.count_JK * given.width_JK).sum()) <= given.capacity
+    assert (hurried.count_JK <= given.most).all()
+    assert best.gap < hurried.gap < 1.0
+    nothing = objective(given, 0 * hurried.count_JK)
+    reached, reachable = (objective(given, each.count_JK) for each in (hurried, best))
+    assert reachable - reached <= hurried.gap / (1.0 - hurried.gap) * (reached - nothing)

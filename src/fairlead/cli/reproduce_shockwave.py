@@ -65,8 +65,9 @@ def shockwave(
     that it has too gives the published completion times. Without it they are generated. Exits with 1 if jobs remain
     unfinished in any run, with 2 if the input cannot be used.
     """
-    entrants = paper.entrants([] if policies is None else policy_list(policies))
-    pairs = [(e, each) for each in (paper.SEMANTICS if semantics == "both" else (semantics,)) for e in entrants]
+    names = [] if policies is None else policy_list(policies)
+    chosen = paper.SEMANTICS if semantics == "both" else (semantics,)
+    pairs = [(entrant, each) for each in chosen for entrant in paper.entrants(names, each)]
     if data is not None:
         if seed is not None or jobs is not None:
             raise InvalidSpec("--seed and --jobs are of generated jobs; leave --data out, or name another --trace")

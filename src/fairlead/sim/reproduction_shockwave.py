@@ -54,9 +54,12 @@ class Entrant:
     """A row of the comparison: how the artifact calls a policy, and what that is here."""
 
     name: str
-    #: Our policy under the artifact's rules, and under our own.
+    #: Our policy under the artifact's rules (empty: it is not compared there), and under our own.
     rounds: str
     event: str
+
+    def spec(self, semantics: str) -> str:
+        return self.rounds if semantics == "rounds" else self.event
 
 
 _ARTIFACT, _OURS = "round_s=120,mechanism=shockwave", "round_s=120"
@@ -80,14 +83,19 @@ ENTRANTS: tuple[Entrant, ...] = (
     Entrant("shockwave", "shockwave", "shockwave"),
     Entrant("shockwave-oracle", "shockwave-oracle", "shockwave-oracle"),
     Entrant("shockwave-elastic", "shockwave-elastic", "shockwave-elastic"),
+    Entrant("pilot", "", "pilot"),
+    Entrant("pollux", "", "pollux"),
 )
 
 
-def entrants(names: Sequence[str]) -> list[Entrant]:
-    """By the artifact's names or as policies with their options; all that there are if none are named."""
+def entrants(names: Sequence[str], semantics: str = "event") -> list[Entrant]:
+    """By the artifact's names or as policies with their options; all that there are if none are named.
+
+    Under the artifact's rules jobs have one size, so that `pilot` and `pollux` are compared event by event only.
+    """
     if not names:
-        return [each for each in ENTRANTS if each.rounds.split(":")[0] in POLICIES]
-    known = {each.name: each for each in ENTRANTS}
+        return [each for each in ENTRANTS if each.spec(semantics).split(":")[0] in POLICIES]
+    known = {each.name: each for each in ENTRANTS if each.spec(semantics)}
     return [known.get(name) or Entrant(name, name, name) for name in names]
 
 
@@ -162,7 +170,7 @@ class ShockwaveRun:
 
     @property
     def policy(self) -> str:
-        return self.entrant.rounds if self.semantics == "rounds" else self.entrant.event
+        return self.entrant.spec(self.semantics)
 
     @property
     def unfinished(self) -> int:

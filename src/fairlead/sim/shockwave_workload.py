@@ -84,9 +84,9 @@ SHORT_S = 1000.0
 TRACE_NAME, TABLE_NAME, SCHEDULES_NAME = "jobs-120.trace", "tacc_throughputs.json", "batch_schedules.json"
 
 
-def write_shockwave_workload(directory: Path, *, seed: int, jobs: int) -> None:
-    """A trace, a throughput table and batch schedules, in the form of the artifact's."""
-    write_text(directory / TRACE_NAME, "".join(_rows(np.random.default_rng(seed), jobs)))
+def write_shockwave_workload(directory: Path, *, seed: int, jobs: int, gap_s: float = GAP_S) -> None:
+    """A trace, a throughput table and batch schedules, in the form of the artifact's; a job comes every `gap_s`."""
+    write_text(directory / TRACE_NAME, "".join(_rows(np.random.default_rng(seed), jobs, gap_s)))
     table = {
         str((job_type(model, batch), gpus)): {"null": speed}
         for model, by_batch in STEPS_PER_S.items()
@@ -102,7 +102,7 @@ def write_shockwave_workload(directory: Path, *, seed: int, jobs: int) -> None:
     write_text(directory / SCHEDULES_NAME, json.dumps({"gns": schedules}))
 
 
-def _rows(rng: np.random.Generator, jobs: int) -> list[str]:
+def _rows(rng: np.random.Generator, jobs: int, gap_s: float) -> list[str]:
     kinds = [(model, batch) for model, by_batch in STEPS_PER_S.items() for batch in by_batch]
     at_s, rows = 0.0, []
     for _ in range(jobs):
@@ -116,7 +116,7 @@ def _rows(rng: np.random.Generator, jobs: int) -> list[str]:
         steps = max(1, round(duration_s * speeds[size]))
         fields = [job_type(model, batch), "-", "-", "--steps", 1, steps, SIZES[size], mode, 1, -1]
         rows.append("\t".join(map(str, [*fields, round(duration_s), round(at_s)])) + "\n")
-        at_s += float(rng.exponential(GAP_S))
+        at_s += float(rng.exponential(gap_s))
     return rows
 
 

@@ -3,10 +3,10 @@
 Beyond the paper, whose jobs have a fixed number. A job bids with its believed speed on each of its sizes (`rates`); the
 market buys rounds on sizes, so that a job is narrow while GPUs are dear and wide while they are cheap.
 
-Sharing incentive: in a reference world every job has 1/N of the cluster to itself (`reference_share`). The market has a
-row for each job: by the end of the window it has done so much that 1/N of the cluster could do the rest in time, up to
-`tolerance`. Where these rows do not fit together (jobs were late already, or predictions were wrong), jobs that would
-end after `aim` of their fair finish time bid with a power of their lateness instead, as in the paper.
+A round serves what was bought, unless that breaks a deadline of the sharing incentive, of finish-time fairness or of
+the makespan (`sharing_incentive`). The market has a row for each job, too: by the end of the window it has done so much
+that 1/N of the cluster could do the rest in time. Where these rows do not fit together, jobs that would end after `aim`
+of their fair finish time bid with a power of their lateness instead, as in the paper.
 
 Legend: J jobs that bid, K sizes of a job.
 """
@@ -17,6 +17,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -24,19 +25,18 @@ from numpy.typing import NDArray
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Floats, Snapshot
-from fairlead.core.types import Job, Plan
-from fairlead.policies.rates import BelievedRates, Configuration, RateSource
+from fairlead.core.types import Plan
+from fairlead.policies.rates import BelievedRates, RateSource
 from fairlead.policies.shockwave import fair_finish
+from fairlead.policies.shockwave.deadline_demand import served_first, tightest
+from fairlead.policies.shockwave.elastic_bids import ElasticBidders, asked_size, bidders, cheapest_size
 from fairlead.policies.shockwave.market import Ints, Market, Purchase, fairness_weights, solve
 from fairlead.policies.shockwave.market_reasons import market_reasons
 from fairlead.policies.shockwave.memory import MarketMemory
-from fairlead.policies.shockwave.reference_share import ReferenceWorld, slice_speed
-from fairlead.policies.shockwave.regime_forecast import JobForecast, Speedup, forecast
+from fairlead.policies.shockwave.reference_share import ReferenceWorld, Speeds, slice_speed
 from fairlead.policies.shockwave.resized_placement import place_sizes
 from fairlead.policies.shockwave.rigid import (
-    SOONEST,
     Shockwave,
-    at_least,
     begins_round,
     check_options,
     is_stale,
@@ -45,6 +45,7 @@ from fairlead.policies.shockwave.rigid import (
     replace_weights,
 )
 from fairlead.policies.shockwave.schedule import choose
+from fairlead.policies.shockwave.sharing_incentive import deadlines, fairness_demand, makespan_demand
 from fairlead.policies.wait_reason import is_bound
 
 Bools = NDArray[np.bool_]
@@ -58,93 +59,19 @@ class ShockwaveElastic(Shockwave):
 
     #: A job counts as late from this share of its fair finish time on: what narrow jobs save is spent on ending early.
     aim: float = 0.7
-    #: How much later than with 1/N of the cluster a job may end, as a share of that time.
-    tolerance: float = 0.05
+    #: How much later than with 1/N of the cluster a job may end, as a share of that time; infinite: no promise.
+    tolerance: float = 0.1
     _rates: BelievedRates = field(default_factory=BelievedRates, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_options("shockwave-elastic", self)
-        if not (0.0 <= self.tolerance < math.inf and 0.0 < self.aim < math.inf):
+        if not (self.tolerance >= 0.0 and 0.0 < self.aim < math.inf):
             raise InvalidSpec(
                 f"shockwave-elastic: tolerance is {self.tolerance} and aim {self.aim}; expected at least 0 and above 0"
             )
 
     def plan(self, view: Snapshot) -> Plan:
         return _plan(view, self, self._rates)
-
-
-@dataclass(frozen=True, slots=True)
-class ElasticBidders:
-    """The jobs of the market, in an order that does not depend on their names, and what each size does for them."""
-
-    jobs: tuple[Job, ...]
-    #: GPUs, and share of the work in a second; 0 where there is no such size.
-    width_JK: Ints
-    speed_JK: Floats
-    progress_J: Floats
-    #: Seconds of the whole work and of what is left, on what each asked for.
-    whole_s_J: Floats
-    remaining_s_J: Floats
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        return tuple(job.id for job in self.jobs)
-
-
-def sizes_of(job: Job, gpus: int) -> list[int]:
-    """Numbers of GPUs that are bid for: powers of two within the job's range, its ends, what it asked for and holds."""
-    spec = job.spec
-    powers = [2**k for k in range(int(math.log2(max(1, min(spec.most, gpus)))) + 1)]
-    wanted = {spec.least, spec.gpus, min(spec.most, gpus), job.allocation.total, *powers}
-    return sorted(size for size in wanted if spec.least <= size <= min(spec.most, gpus)) or [spec.least]
-
-
-def bidders(view: Snapshot, rates: RateSource, gpus: int, options: Shockwave) -> ElasticBidders:
-    jobs = [job for job in view.jobs.values() if not is_bound(job)]
-    sizes = [sizes_of(job, gpus) for job in jobs]
-    every = sorted({size for each in sizes for size in each})
-    node_gpus = {node.gpu_type: 0 for node in view.nodes.values()}
-    for node in view.nodes.values():
-        node_gpus[node.gpu_type] = max(node_gpus[node.gpu_type], node.gpus)
-    places = [Configuration(name, size, -(-size // most)) for name, most in node_gpus.items() for size in every]
-    found = rates.rates(view, jobs, places)
-    best_JS = found.rate_JC.reshape(len(jobs), len(node_gpus), len(every)).max(axis=1, initial=0.0)
-    least_s = SOONEST * options.round_s
-    known: list[tuple[tuple[object, ...], Job, list[int], list[float], JobForecast]] = []
-    for at, job in enumerate(jobs):
-        rate = np.array([best_JS[at, every.index(size)] for size in sizes[at]])
-        asked = sizes[at].index(_asked(job, sizes[at]))
-        relative = rate / rate[asked] if rate[asked] > 0.0 else np.ones(len(rate))
-        expected = forecast(job, view.now, speedup=_speedup(sizes[at], relative))
-        if expected.guessed and expected.remaining_s < options.window * options.round_s:
-            expected = at_least(expected, options.window * options.round_s)
-        remaining_s = max(expected.remaining_s, least_s)
-        speed = (relative * (1.0 - expected.progress) / remaining_s).tolist()
-        key = (job.submitted_at, job.spec.gpus, expected.whole_s, expected.progress, job.id)
-        known.append((key, job, sizes[at], speed, expected))
-    known.sort(key=lambda each: each[0])
-    width_JK = np.zeros((len(jobs), max((len(each) for each in sizes), default=1)), dtype=np.int64)
-    speed_JK = np.zeros(width_JK.shape)
-    for at, (_, _, size, speed, _) in enumerate(known):
-        width_JK[at, : len(size)], speed_JK[at, : len(size)] = size, speed
-    return ElasticBidders(
-        tuple(each[1] for each in known),
-        width_JK,
-        speed_JK,
-        np.array([each[4].progress for each in known], dtype=np.float64),
-        np.array([max(each[4].whole_s, least_s) for each in known], dtype=np.float64),
-        np.array([max(each[4].remaining_s, least_s) for each in known], dtype=np.float64),
-    )
-
-
-def _speedup(sizes: Sequence[int], relative: Floats) -> Speedup:
-    """How much faster than on what it asked for a job is on any number of GPUs: straight lines between its sizes."""
-    return lambda gpus: float(np.interp(gpus, sizes, relative))
-
-
-def _asked(job: Job, sizes: Sequence[int]) -> int:
-    """The size nearest to what its user asked for."""
-    return min(sizes, key=lambda size: (abs(size - job.spec.gpus), size))
 
 
 # -- one decision ------------------------------------------------------------------------------------------------------
@@ -155,16 +82,14 @@ def _plan(view: Snapshot, options: ShockwaveElastic, rates: RateSource) -> Plan:
     gpus = market_gpus(view)
     is_boundary = begins_round(view, memory, options.round_s)
     jobs = bidders(view, rates, gpus, options)
-    reference = _referred(view, memory, jobs, gpus)
+    reference = _referred(view, memory, jobs, gpus, options.round_s)
     crowded = fair_finish.crowding(view, memory, jobs.ids, gpus)
     if is_boundary:
         if is_stale(view, memory, options.resolve_every):
             due_J = _due(view, reference, jobs)
             _buy(view, memory, jobs, options, due_J, crowded, gpus)
-        order, sizes = _select(memory, jobs, options, gpus)
+        order, sizes = _select(view, memory, jobs, reference, crowded, options, gpus)
         memory.ends_at = view.now + options.round_s
-        memory.rounds_left -= 1
-        memory.rounds_since += 1
     else:
         order = _fill_order(memory, jobs, range(len(jobs.jobs)))
         sizes = {job.id: job.allocation.total for job in jobs.jobs if job.allocation}
@@ -172,9 +97,7 @@ def _plan(view: Snapshot, options: ShockwaveElastic, rates: RateSource) -> Plan:
     names = [jobs.jobs[at].id for at in order]
     allocations = place_sizes(view, sizes, names, spare=_spare(memory, jobs), wider=wider)
     if is_boundary:
-        memory.count = {
-            name: n - (name in allocations) for name, n in memory.count.items() if n > (name in allocations)
-        }
+        memory.serve(allocations)
     bound = [job.id for job in view.jobs.values() if is_bound(job)]
     reasons = market_reasons(
         view,
@@ -183,29 +106,46 @@ def _plan(view: Snapshot, options: ShockwaveElastic, rates: RateSource) -> Plan:
         order=[*bound, *(jobs.jobs[at].id for at in order)],
         window=options.window,
         is_boundary=is_boundary,
-        resizes=True,
+        reference_ends=cache(lambda: reference.forecast().finish),
     )
     memory.reference = reference.memo()
     review_at = memory.ends_at if view.jobs else math.inf
     return Plan(allocations, reasons, bound=memory.gap, review_at=review_at, memo=memory.memo())
 
 
-def _referred(view: Snapshot, memory: MarketMemory, jobs: ElasticBidders, gpus: int) -> ReferenceWorld:
+#: A start takes no more than this share of a turn in the reference world: a longer one would get longer turns.
+_LONGEST_START = 0.5
+
+
+def _referred(view: Snapshot, memory: MarketMemory, jobs: ElasticBidders, gpus: int, round_s: float) -> ReferenceWorld:
     """The reference world, now."""
     world = ReferenceWorld.of(memory.reference, view.now)
     world.advance(view.now)
     live = {}
     for at, job in enumerate(jobs.jobs):
         sizes = [int(width) for width in jobs.width_JK[at] if width]
-        live[job.id] = (sizes, jobs.speed_JK[at, : len(sizes)].tolist())
-    world.update(live, gpus)
+        start = min(_LONGEST_START, (job.start_s or 0.0) / round_s)
+        live[job.id] = Speeds(sizes, jobs.speed_JK[at, : len(sizes)].tolist(), start)
+    left = {job.id: 1.0 - progress for job, progress in zip(jobs.jobs, jobs.progress_J.tolist(), strict=True)}
+    world.update(live, gpus, left=left)
     return world
 
 
 def _due(view: Snapshot, world: ReferenceWorld, jobs: ElasticBidders) -> Floats:
     """When each job ends in the reference world; now for those that have ended there."""
-    ends = world.finish_times()
+    ends = world.forecast().finish
     return np.array([ends.get(job.id, view.now) for job in jobs.jobs], dtype=np.float64)
+
+
+def _kept_width(jobs: ElasticBidders, size_J: Ints) -> Ints:
+    """GPUs of each job on that size; what it holds where that is as fast and not more than twice as many."""
+    width_J = jobs.width_JK[np.arange(len(size_J)), size_J]
+    for at, job in enumerate(jobs.jobs):
+        held = job.allocation.total
+        speed = jobs.speed_JK[at][jobs.width_JK[at] == held].max(initial=0.0)
+        if 0 < held <= 2 * width_J[at] and speed >= jobs.speed_JK[at, size_J[at]]:
+            width_J[at] = held
+    return width_J
 
 
 def _buy(
@@ -221,7 +161,7 @@ def _buy(
     slice_gpus = gpus / max(1, len(jobs.jobs))
     fair_J = np.array(
         [
-            max(slice_speed(([int(w) for w in width if w], speed[width > 0].tolist()), slice_gpus), 1e-12)
+            max(slice_speed(Speeds([int(w) for w in width if w], speed[width > 0].tolist()), slice_gpus), 1e-12)
             for width, speed in zip(jobs.width_JK, jobs.speed_JK, strict=True)
         ]
     )
@@ -244,10 +184,10 @@ def _buy(
         rounds=options.window,
         makespan_weight=options.makespan_weight,
     )
-    purchase = solve(market, time_limit_s=options.time_limit_s)
+    purchase = solve(market, time_limit_s=options.time_limit_s / 2.0)
     weight_J = fairness_weights(rho_J, left_J / fair_J / options.round_s, power=options.fairness_power)
     if not purchase.fair:
-        purchase = solve(replace_weights(market, weight_J), time_limit_s=options.time_limit_s)
+        purchase = solve(replace_weights(market, weight_J), time_limit_s=options.time_limit_s / 2.0)
         memory.weight = {job.id: w for job, w in zip(jobs.jobs, weight_J.tolist(), strict=True) if w != 1.0}
     else:
         memory.weight = {}
@@ -264,12 +204,12 @@ def _worthwhile(jobs: ElasticBidders, left_J: Floats, due_s_J: Floats, gpus: int
     """Sizes that are bid for: those on which a job can end by its fair finish, and what it asked for.
 
     While not all jobs can run at once none is wider than it asked for: a job that is late would buy speed with GPUs
-    that do more for the others.
+    that do more for other jobs.
     """
     asked_J = np.array(
-        [_asked(job, [int(w) for w in width_K if w]) for job, width_K in zip(jobs.jobs, jobs.width_JK, strict=True)]
+        [asked_size(job, [int(w) for w in width_K if w]) for job, width_K in zip(jobs.jobs, jobs.width_JK, strict=True)]
     )
-    is_crowded = sum(_cheapest(jobs, at) for at in range(len(jobs.jobs))) > gpus
+    is_crowded = sum(cheapest_size(jobs, at) for at in range(len(jobs.jobs))) > gpus
     needs_s_JK = np.full(jobs.speed_JK.shape, np.inf)
     np.divide(
         np.broadcast_to(left_J[:, None], needs_s_JK.shape), jobs.speed_JK, out=needs_s_JK, where=jobs.speed_JK > 0.0
@@ -292,7 +232,7 @@ def _settled(jobs: ElasticBidders, market: Market, purchase: Purchase) -> tuple[
     for at, job in enumerate(jobs.jobs):
         work = float(purchase.count_JK[at] @ market.rate_JK[at])
         if work <= 0.0:
-            size_J[at] = job.allocation.total or _cheapest(jobs, at)
+            size_J[at] = job.allocation.total or cheapest_size(jobs, at)
             continue
         work = min(work, float(market.left[at]))
         rate_K, width_K = market.rate_JK[at], market.width_JK[at]
@@ -314,18 +254,10 @@ def _settled(jobs: ElasticBidders, market: Market, purchase: Purchase) -> tuple[
 _PART = 0.25
 
 
-def _cheapest(jobs: ElasticBidders, at: int) -> int:
-    """The size on which a job's work takes the fewest GPU-seconds."""
-    width_K, speed_K = jobs.width_JK[at], jobs.speed_JK[at]
-    cost_K = np.divide(width_K, speed_K, out=np.full(len(width_K), np.inf), where=speed_K > 0.0)
-    best = int(np.argmin(cost_K))
-    return int(width_K[best]) or int(width_K[0])
-
-
 def _spare(memory: MarketMemory, jobs: ElasticBidders) -> Mapping[str, int]:
     """What a job gets of GPUs that are left over: what it buys its rounds with, or its cheapest size."""
     return {
-        job.id: memory.gpus[job.id] if memory.count.get(job.id) else _cheapest(jobs, at)
+        job.id: memory.gpus[job.id] if memory.count.get(job.id) else cheapest_size(jobs, at)
         for at, job in enumerate(jobs.jobs)
     }
 
@@ -355,26 +287,49 @@ _WORTH, _GROWTH = 5.0, 0.2
 
 
 def _select(
-    memory: MarketMemory, jobs: ElasticBidders, options: ShockwaveElastic, gpus: int
+    view: Snapshot,
+    memory: MarketMemory,
+    jobs: ElasticBidders,
+    world: ReferenceWorld,
+    crowded: fair_finish.Crowding,
+    options: ShockwaveElastic,
+    gpus: int,
 ) -> tuple[list[int], dict[str, int]]:
-    """The order of service of a round, and the GPUs of those that the round was placed for."""
+    """The order of service of a round, and the GPUs of the jobs that the round was placed for."""
     count_J = np.array([memory.count.get(job.id, 0) for job in jobs.jobs], dtype=np.int64)
-    width_J = np.array([memory.gpus.get(job.id, 0) or _cheapest(jobs, at) for at, job in enumerate(jobs.jobs)])
+    bought_J = np.array([memory.gpus.get(job.id, 0) or cheapest_size(jobs, at) for at, job in enumerate(jobs.jobs)])
+    rank = np.argsort(-_score(memory, jobs, bought_J, options), kind="stable").tolist()
+    rounds = max(1, memory.rounds_left)
+
+    def served(first: Mapping[int, int]) -> dict[int, int]:
+        width_J = bought_J.copy()
+        width_J[list(first)] = list(first.values())
+        runs_J = choose(count_J, width_J, rank, gpus=gpus, rounds=rounds, first=list(first))
+        return {at: int(width_J[at]) for at in [*first, *rank] if runs_J[at]}
+
+    promised = deadlines(view, world, jobs, round_s=options.round_s)
+    demands = [fairness_demand(promised, jobs, crowded, gpus), makespan_demand(promised, gpus)]
+    if math.isfinite(options.tolerance):
+        demands.insert(0, tightest(promised, stretch=1.0 + options.tolerance))
+    asked = [(each, _kept_width(jobs, each.size_J)) for each in demands]
+    sizes = served(served_first(asked, promised, served, gpus=gpus))
+    rest = _fill_order(memory, jobs, [at for at in rank if at not in sizes])
+    return [*sizes, *rest], {jobs.jobs[at].id: width for at, width in sizes.items()}
+
+
+def _score(memory: MarketMemory, jobs: ElasticBidders, width_J: Ints, options: ShockwaveElastic) -> Floats:
+    """The rule of Smith: weight over work. Running jobs rank higher by `keep`."""
     weight_J = np.array([memory.weight.get(job.id, 1.0) for job in jobs.jobs])
     runs_J = np.array([bool(job.allocation) for job in jobs.jobs])
     best_J = jobs.speed_JK.max(axis=1, initial=0.0)
     left_J = np.maximum(1e-9, 1.0 - jobs.progress_J)
     remaining_s_J = np.divide(left_J, best_J, out=np.full(len(left_J), np.inf), where=best_J > 0.0)
-    score_J = weight_J / np.maximum(remaining_s_J * width_J, 1e-9) * np.where(runs_J, options.keep, 1.0)
-    rank = np.argsort(-score_J, kind="stable")
-    chosen_J = choose(count_J, width_J, rank.tolist(), gpus=gpus, rounds=max(1, memory.rounds_left))
-    first = [int(at) for at in rank if chosen_J[at]]
-    rest = _fill_order(memory, jobs, [int(at) for at in rank if not chosen_J[at]])
-    return [*first, *rest], {jobs.jobs[at].id: int(width_J[at]) for at in first}
+    score_J: Floats = weight_J / np.maximum(remaining_s_J * width_J, 1e-9) * np.where(runs_J, options.keep, 1.0)
+    return score_J
 
 
 def _fill_order(memory: MarketMemory, jobs: ElasticBidders, among: Sequence[int]) -> list[int]:
-    """Who gets GPUs that are left: bought rounds first, then the longest expected time left."""
+    """The order in which jobs get GPUs that are left: bought rounds first, then the longest expected time left."""
     best_J = jobs.speed_JK.max(axis=1, initial=0.0)
     left_s_J = np.maximum(0.0, 1.0 - jobs.progress_J) / np.maximum(best_J, 1e-300)
     return sorted(among, key=lambda at: (memory.count.get(jobs.jobs[at].id, 0) == 0, -left_s_J[at], at))

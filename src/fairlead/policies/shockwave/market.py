@@ -118,25 +118,27 @@ class Purchase:
 def solve(market: Market, *, time_limit_s: float = 1.0, most_nodes: int = 50) -> Purchase:
     """The counts that maximise the objective, within the stated gap. Always feasible.
 
-    The solver stops at whichever limit comes first; `most_nodes` keeps the answer the same on a slow machine. Least
-    shares that cannot be had together are left out, all of them: `Purchase.fair` says so.
+    The solver is asked three times at the most, for `time_limit_s` in all; `most_nodes` keeps the answer the same on a
+    slow machine. Where time runs out before the relaxation is solved, rounds go to the jobs that gain most by them, and
+    the gap is that to a bound without the capacity. Least shares that cannot be had together are left out, all of them:
+    `Purchase.fair` says so.
     """
     nothing_JK = np.zeros(market.width_JK.shape, dtype=np.int64)
     if not market.most.any() or market.capacity <= 0:
         return Purchase(nothing_JK, 0.0, 0.0, fair=not market.least_J.any())
     fair = _may_be_fair(market)
     programme = _build(market, fair=fair)
-    relaxed = _solve_relaxed(programme)
-    fair = fair and relaxed is not None
+    relaxed = _solve_relaxed(programme, market, time_limit_s=time_limit_s / 4.0)
     if relaxed is None:
-        programme = _build(market, fair=False)
-        relaxed = _solve_relaxed(programme)
+        fair, programme = False, _build(market, fair=False)
+        relaxed = _solve_relaxed(programme, market, time_limit_s=time_limit_s / 4.0)
     assert relaxed is not None, "to run nothing is feasible"
+    fair = fair and relaxed.solved
     count_JK = _rounded(market, relaxed, fair=fair)
     nothing, reached = objective(market, nothing_JK), objective(market, count_JK)
     bound = max(reached, relaxed.bound)
-    if _gap(nothing, reached, bound) > CLOSE_ENOUGH:
-        found = _solve_integer(programme, market, time_limit_s=time_limit_s, most_nodes=most_nodes)
+    if relaxed.solved and _gap(nothing, reached, bound) > CLOSE_ENOUGH:
+        found = _solve_integer(programme, market, time_limit_s=time_limit_s / 2.0, most_nodes=most_nodes)
         if found is not None:
             bound = max(reached, min(bound, found[1]))
             if (value := objective(market, found[0])) > reached:
@@ -265,23 +267,41 @@ def _build(market: Market, *, fair: bool = True) -> _Programme:
 
 @dataclass(frozen=True, slots=True)
 class _Relaxed:
-    """The optimum over real numbers of rounds."""
+    """The optimum over real numbers of rounds; or no rounds, and a bound, where time ran out."""
 
     count_JK: Floats
     price: float
     bound: float
+    solved: bool = True
 
 
-def _solve_relaxed(programme: _Programme) -> _Relaxed | None:
+def _solve_relaxed(programme: _Programme, market: Market, *, time_limit_s: float) -> _Relaxed | None:
     """None if it is infeasible."""
     from scipy.optimize import linprog
 
     bounds = np.stack([programme.low, programme.high], axis=1)
-    found = linprog(programme.cost, A_ub=programme.left, b_ub=programme.right, bounds=bounds, method="highs")
-    if found.status != 0:
+    limit = {"time_limit": time_limit_s}
+    found = linprog(
+        programme.cost, A_ub=programme.left, b_ub=programme.right, bounds=bounds, method="highs", options=limit
+    )
+    if found.status == _INFEASIBLE:
         return None
+    if found.status != 0:
+        return _Relaxed(np.zeros(programme.shape), 0.0, _loose_bound(market), solved=False)
     count_JK = found.x[programme.segments : -1].reshape(programme.shape)
     return _Relaxed(count_JK, max(0.0, -float(found.ineqlin.marginals[-1])), -float(found.fun))
+
+
+#: How `linprog` calls it.
+_INFEASIBLE = 2
+
+
+def _loose_bound(market: Market) -> float:
+    """What a plan would be worth in which each job ran all the time on its fastest size, without a limit of GPUs."""
+    best_JK = np.zeros(market.rate_JK.shape, dtype=np.int64)
+    rate_JK = np.where(market.most > 0, market.rate_JK, 0.0)
+    best_JK[np.arange(len(best_JK)), rate_JK.argmax(axis=1)] = market.rounds
+    return objective(market, best_JK)
 
 
 def _solve_integer(

@@ -1,8 +1,9 @@
-"""Why a job runs or waits in a round of the market: rounds it bought, the price of one, and what decides."""
+"""Why a job runs or waits in a round of the market: rounds it bought and received, the price, and what decides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation, Job, Reason
@@ -20,12 +21,19 @@ def market_reasons(
     order: Sequence[str],
     window: int,
     is_boundary: bool,
-    resizes: bool = False,
+    reference_ends: Callable[[], Mapping[str, float]] | None = None,
 ) -> Reasons:
-    """Reasons of a plan made at the beginning of a round (`is_boundary`) or within one; `order` is that of service."""
+    """Reasons of a plan made at the beginning of a round (`is_boundary`) or within one; `order` is that of service.
+
+    `reference_ends` tells of elastic jobs when each would end with 1/N of the cluster.
+    """
     left_s = memory.ends_at - view.now
     until = f"the round ends in {left_s:.0f} s"
+    resizes = reference_ends is not None
     rule = "rounds bought in the market first, then the longest job"
+    if resizes:
+        rule = f"jobs that would miss a deadline first, then {rule.replace(' first', '')}"
+    elapsed = memory.rounds_since
     waits = Waits(
         view,
         allocations,
@@ -34,21 +42,26 @@ def market_reasons(
 
     def explain(job: Job) -> Reason:
         bought = memory.bought.get(job.id, 0)
-        age_s = view.now - job.submitted_at
-        received = job.run_at(view.now) / age_s if age_s > 0.0 else 0.0
+        received = memory.received.get(job.id, 0)
         numbers = {
             "owed": bought / window,
-            "received": received,
+            "received": received / elapsed if elapsed else 0.0,
             "price": memory.price,
             "rounds_planned": bought,
             "rounds_to_come": memory.count.get(job.id, 0),
-            "share_owed": bought / window,
+            "rounds_received": received,
             "round_left_s": left_s,
         }
-        bids = f"{bought} of {window} rounds planned"
+        figures = (
+            f"bought {bought} of {counted(window, 'round')}, received {received} of {elapsed} so far, "
+            f"at {memory.price:.3g} doublings of progress a GPU-round"
+        )
         if job.id not in memory.regimes:
-            bids = "it came after the last purchase, and bids when the next round begins"
-        figures = f"{bids}, price {memory.price:.3g} a GPU-round, has had {received:.0%} of the time since it came"
+            figures = "it came after the last purchase, and bids when the next round begins"
+        if reference_ends is not None and math.isfinite(end := reference_ends().get(job.id, math.inf)):
+            numbers["reference_end_s"] = end - view.now
+            when = f"end in {end - view.now:.0f} s" if end >= view.now else f"have ended {view.now - end:.0f} s ago"
+            figures += f"; with an equal share of the cluster it would {when}"
         allocation = allocations.get(job.id)
         if allocation is not None:
             verb = "keeps" if job.allocation == allocation else "gets"

@@ -7,7 +7,7 @@ cluster has been: all that a restarted service or a forecast needs to go on with
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ class MarketMemory:
     bought: dict[str, int] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
     gpus: dict[str, int] = field(default_factory=dict)
+    #: By job: rounds since the purchase in which it ran.
+    received: dict[str, int] = field(default_factory=dict)
     weight: dict[str, float] = field(default_factory=dict)
     #: By job that bid: how many batch-size regimes it had reported.
     regimes: dict[str, int] = field(default_factory=dict)
@@ -44,6 +46,15 @@ class MarketMemory:
         if not isinstance(found, Mapping):
             return MarketMemory()
         return MarketMemory(**{name: _copied(value) for name, value in found.items()})
+
+    def serve(self, ids: Iterable[str]) -> None:
+        """A round begins that serves these jobs."""
+        served = set(ids)
+        self.rounds_left -= 1
+        self.rounds_since += 1
+        self.received |= {job_id: self.received.get(job_id, 0) + 1 for job_id in sorted(served)}
+        left = {job_id: count - (job_id in served) for job_id, count in self.count.items()}
+        self.count = {job_id: count for job_id, count in left.items() if count > 0}
 
     def memo(self) -> dict[str, Any]:
         """For `Plan.memo`."""

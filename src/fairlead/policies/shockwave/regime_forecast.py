@@ -74,7 +74,7 @@ def mixture(
     whole_B = (PRIOR_WEIGHT / len(every) + done_B) / (PRIOR_WEIGHT + done)  # expected share of all work, restated
     left_B = np.maximum(0.0, whole_B - done_B)
     total = float(left_B.sum())
-    # A regime that took more than its share leaves less to the others than there is: scale to what is really left.
+    # A regime that took more than its share leaves too little to the other regimes: scale to what is really left.
     left_B = left_B * ((1.0 - progress) / total) if total > 0.0 else np.full(len(every), (1.0 - progress) / len(every))
     prior_epochs = float(len(every)) if epochs is None else max(1.0, epochs)
     return RegimeMixture(every, done_B, left_B, prior_epochs * (PRIOR_WEIGHT + done))
@@ -180,7 +180,9 @@ def forecast(
         return JobForecast(0.0, 2.0 * ran_s, ran_s, ran_s, guessed=True)
     current = belief.regimes[-1][1] if belief.regimes else so_far.batches[0]
     speed = 1.0 / float(whole_B[so_far.batches.index(current)])
-    since_s = max(0.0, run_s - belief.reported_run_s) * speedup(float(job.allocation.total) or average)
+    has_reported = belief.reported_run_s > 0.0
+    since_s = max(0.0, run_s - belief.reported_run_s)
+    since_s *= speedup(float(job.allocation.total) if has_reported and job.allocation else average)
     progress = min(belief.progress + since_s * speed, max(belief.progress, _ALMOST))  # only its end says that it ended
     by_now = mixture(so_far.batches, belief.regimes, progress)
     remaining_s, spread_s = by_now.remaining(whole_B)

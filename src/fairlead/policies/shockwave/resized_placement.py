@@ -1,4 +1,4 @@
-"""Which GPUs, from how many for each job: those that keep their number stay, and the others take what is free.
+"""Which GPUs, from how many for each job: jobs that keep their number stay, and the rest take what is free.
 
 A job runs on one GPU type at a time. One that changes its number in place keeps the GPUs it has, as far as it can; one
 that is restarted for it goes where it spans the fewest nodes.
@@ -22,7 +22,7 @@ def place_sizes(
     spare: Mapping[str, int],
     wider: Mapping[str, Mapping[int, int]],
 ) -> dict[str, Allocation]:
-    """Allocations of the jobs in `sizes`, in the order given; then the others take what is left.
+    """Allocations of the jobs in `sizes`, in the order given; then the other jobs take what is left.
 
     Of those a running job keeps what it holds if it can, and another gets `spare` GPUs. A job that must not be stopped
     keeps what it holds. One that finds fewer GPUs than it should have takes fewer, down to the least it can run on, and
@@ -92,7 +92,7 @@ def _grow(granted: dict[str, tuple[int, str]], left: dict[str, int], wider: Mapp
 def _wanted(
     view: Snapshot, sizes: Mapping[str, int], order: Sequence[str], spare: Mapping[str, int]
 ) -> Iterable[tuple[str, int]]:
-    """Those that the round was placed for, then the others."""
+    """The jobs that the round was placed for, then the other jobs."""
     free = [name for name in order if not is_bound(view.jobs[name])]
     yield from ((name, sizes[name]) for name in free if name in sizes)
     for name in free:

@@ -50,8 +50,8 @@ class Shockwave:
     fairness_power: float = 12.0
     #: A waiting job takes the place of a running one if it ranks so many times as high.
     keep: float = 10.0
-    #: Seconds that a purchase may take the solver; the best plan found by then counts.
-    time_limit_s: float = 1.0
+    #: Seconds that a purchase may take the solver in all; the best plan found by then counts.
+    time_limit_s: float = 4.0
 
     def __post_init__(self) -> None:
         check_options("shockwave", self)
@@ -158,10 +158,7 @@ def _plan(view: Snapshot, options: Shockwave, forecasts: Mapping[str, JobForecas
         left_s_J = np.array([forecasts[job_id].remaining_s for job_id in view.jobs])
         allocations, _ = run_first(view, np.concatenate([bound_places(view), order]), left_s_J=left_s_J)
         memory.ends_at = view.now + options.round_s
-        memory.rounds_left -= 1
-        memory.rounds_since += 1
-        memory.count = {job_id: count - (job_id in allocations) for job_id, count in memory.count.items()}
-        memory.count = {job_id: count for job_id, count in memory.count.items() if count > 0}
+        memory.serve(allocations)
     else:
         order = _fill_order(memory, jobs, range(len(jobs.ids)))
         waiting = order[view.columns.held_J[order] == 0]
@@ -221,9 +218,9 @@ def _buy(
 ) -> None:
     """Solve the market and remember what was bought."""
     market, weight_J = rigid_market(view, jobs, options, crowded, gpus)
-    purchase = solve(market, time_limit_s=options.time_limit_s)
+    purchase = solve(market, time_limit_s=options.time_limit_s / 2.0)
     if not purchase.fair:
-        purchase = solve(replace_weights(market, weight_J), time_limit_s=options.time_limit_s)
+        purchase = solve(replace_weights(market, weight_J), time_limit_s=options.time_limit_s / 2.0)
         memory.weight = {name: value for name, value in zip(jobs.ids, weight_J.tolist(), strict=True) if value != 1.0}
     else:
         memory.weight = {}
@@ -236,7 +233,7 @@ def remember(
     memory.bought = {name: count for name, count in zip(ids, count_J.tolist(), strict=True) if count}
     memory.count = dict(memory.bought)
     memory.price, memory.gap = purchase.price, purchase.gap
-    memory.rounds_left, memory.rounds_since = window, 0
+    memory.rounds_left, memory.rounds_since, memory.received = window, 0, {}
     memory.regimes = {job_id: len(job.belief.regimes) for job_id, job in view.jobs.items()}
 
 
@@ -270,7 +267,7 @@ def replace_weights(market: Market, weight_J: Floats) -> Market:
 
 
 def _select(view: Snapshot, memory: MarketMemory, jobs: Bidders, options: Shockwave, gpus: int) -> Ints:
-    """The order of service of a round, as places in the columns: those that it was placed for, then the others."""
+    """The order of service of a round, as places in the columns: jobs it was placed for, then the rest."""
     count_J = np.array([memory.count.get(job_id, 0) for job_id in jobs.ids], dtype=np.int64)
     weight_J = np.array([memory.weight.get(job_id, 1.0) for job_id in jobs.ids])
     held_J, last_ran_J = view.columns.held_J[jobs.place_J], view.columns.last_ran_at_J[jobs.place_J]
@@ -284,7 +281,7 @@ def _select(view: Snapshot, memory: MarketMemory, jobs: Bidders, options: Shockw
 
 
 def _fill_order(memory: MarketMemory, jobs: Bidders, among: Sequence[int]) -> Ints:
-    """Who gets GPUs that are left: the longest expected time left first; bought rounds come before."""
+    """The order in which jobs get GPUs that are left: bought rounds first, then the longest expected time left."""
     count_J = np.array([memory.count.get(job_id, 0) for job_id in jobs.ids], dtype=np.int64)
     listed = sorted(among, key=lambda job: (count_J[job] == 0, -jobs.remaining_s_J[job], job))
     return jobs.place_J[np.array(listed, dtype=np.int64)]

@@ -4,7 +4,7 @@ A count is how many of the next F rounds a job is to run in. The *laxity* of a j
 sit out: rounds left less its count. The rule, for each round:
 
 1. Jobs without laxity run: a job whose count equals the rounds left has to.
-2. The others come in the order of their rank, as long as there is room; a job that does not fit is passed.
+2. The other jobs come in the order of their rank, as long as there is room; a job that does not fit is passed.
 3. If what that leaves to the later rounds does not fit into them any more, jobs with a laxity of 1 come first as well,
    in the order of their laxity; then those with 2, and so on, until it fits.
 
@@ -31,18 +31,23 @@ Bools = NDArray[np.bool_]
 MOST_STATES = 20_000
 
 
-def choose(count_J: Ints, width_J: Ints, rank: Sequence[int], *, gpus: int, rounds: int) -> Bools:
-    """The jobs of the next round. `rank` lists all jobs, the one that should run soonest first."""
+def choose(
+    count_J: Ints, width_J: Ints, rank: Sequence[int], *, gpus: int, rounds: int, first: Sequence[int] = ()
+) -> Bools:
+    """The jobs of the next round. `rank` lists all jobs, the one that should run soonest first.
+
+    Those in `first` run in any case, as far as they fit together.
+    """
     laxity_J = rounds - count_J
     place_J = np.empty(len(count_J), dtype=np.int64)
     place_J[np.asarray(rank, dtype=np.int64)] = np.arange(len(count_J))
-    wanted = np.flatnonzero(count_J > 0)
+    wanted = np.setdiff1d(np.flatnonzero(count_J > 0), np.asarray(first, dtype=np.int64))
     best: tuple[int, Bools] | None = None
     for urgent in sorted({0, *(int(each) for each in laxity_J[wanted] if each > 0)}):
         key_J = np.where(laxity_J <= urgent, laxity_J, urgent + 1)
         order = wanted[np.lexsort((place_J[wanted], -_tied_width(width_J, key_J, urgent)[wanted], key_J[wanted]))]
-        runs_J = _fitting(order.tolist(), width_J, gpus, len(count_J))
-        unplaced = _unplaced(count_J - runs_J, width_J, gpus=gpus, rounds=rounds - 1)
+        runs_J = _fitting([*first, *order.tolist()], width_J, gpus, len(count_J))
+        unplaced = _unplaced(np.maximum(0, count_J - runs_J), width_J, gpus=gpus, rounds=rounds - 1)
         if best is None or unplaced < best[0]:
             best = (unplaced, runs_J)
         if unplaced == 0:
