@@ -88,11 +88,11 @@ class RandomPairs:
         single = [job for job in view.jobs.values() if job.id not in paired and job.spec.preemptible]
         single.sort(key=lambda job: (draw(self.seed, job.id, 0), job.id))
         while single:
-            one = single.pop(0)
-            for other in single:
-                if other.spec.gpus == one.spec.gpus and together(one, other) >= self.least:
-                    pairs[one.id] = other.id
-                    single.remove(other)
+            first = single.pop(0)
+            for job in single:
+                if job.spec.gpus == first.spec.gpus and together(first, job) >= self.least:
+                    pairs[first.id] = job.id
+                    single.remove(job)
                     break
 
 
@@ -130,7 +130,7 @@ def equal_parts(view: Snapshot, groups: Sequence[Group]) -> Owed:
 
 
 def _together(view: Snapshot, source: RateSource) -> Together:
-    """On average over the GPU types that both accept; 0 if they cannot run beside each other on all of them."""
+    """On average over the GPU types that both accept; -inf if they cannot run beside each other on one of them."""
     jobs, gpus = list(view.jobs.values()), open_gpus(view)
     gpu_types = list(gpus)
     kinds, factors = packing_factors(view, source, jobs, gpu_types)
@@ -145,7 +145,7 @@ def _together(view: Snapshot, source: RateSource) -> Together:
             if gpus[gpu_type] >= one.spec.gpus and accepts(one, gpu_type) and accepts(other, gpu_type)
         ]
         if not shared or min(float(factor_M.min()) for factor_M in shared) <= 0.0:
-            return 0.0
+            return -math.inf
         return sum(float(factor_M.sum()) for factor_M in shared) / len(shared)
 
     return together

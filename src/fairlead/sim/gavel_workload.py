@@ -72,7 +72,9 @@ def gavel_trace(
 ) -> Trace:
     """So many jobs, those that ask for the first `at_start` GPUs at once; `per_hour` None: all come at once."""
     if jobs < 1 or at_start > jobs or (per_hour is not None and not 0.0 < per_hour < float("inf")):
-        raise InvalidSpec(f"a workload of {jobs} jobs, {at_start} GPUs asked for at the start, at {per_hour} an hour; expected some")
+        raise InvalidSpec(
+            f"a workload of {jobs} jobs, {at_start} GPUs asked for at the start, at {per_hour} an hour; expected some"
+        )
     rng = np.random.default_rng(seed)
     can_have = {gpus: _types(table, gpus) for gpus, _ in SIZES}
     sizes, shares = zip(*SIZES, strict=True)

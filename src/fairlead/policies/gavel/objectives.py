@@ -75,8 +75,8 @@ def isolated(problem: SharingProblem, jobs: int) -> Floats:
 def max_min(problem: SharingProblem, solver: Solver) -> Shares:
     """LAS: the job that has least, by its weight and its GPUs, has as much as possible.
 
-    Only how much faster one type is than another counts: jobs in which that is the same are alike, however fast they are.
-    To a policy that takes all types for equal, all jobs of one size are.
+    Only how much faster one type is than another counts: jobs for which that is the same are alike, however fast each
+    is. To a policy that takes all types for equal, all jobs of one size are.
     """
     best_J = np.where(problem.best > 0.0, problem.best, 1.0)
     relative = replace(
