@@ -119,7 +119,7 @@ class Scale:
 
 FULL = Scale()
 #: A third of the cluster, so that loads are a third as well, and a twentieth of the jobs.
-QUICK = Scale(nodes=3, window=(120, 240), behind=400)
+QUICK = Scale(nodes=3, window=(80, 160), behind=400)
 
 
 @dataclass(frozen=True, slots=True)
