@@ -130,7 +130,7 @@ class Gavel:
     def _stands(self, plan: Plan) -> bool:
         """No round can change the plan before a job or a node comes or goes.
 
-        FIFO that takes all types for equal moves no job; once all jobs that it owes GPUs have them, rounds bring nothing.
+        FIFO that takes all types for equal moves no job: once those that it owes GPUs have them, rounds change nothing.
         """
         if (self.objective, self.heterogeneity, self.sharing) != ("fifo", "agnostic", "none"):
             return False
