@@ -46,6 +46,8 @@ POLICIES: dict[str, str] = {
     "themis": "fairlead.policies.themis:Themis",
     "fifo-rounds": "fairlead.policies.round_fifo:RoundFifo",
     "gandiva-fair": "fairlead.policies.gandiva_fair:GandivaFair",
+    "random-pairs": "fairlead.policies.random_pairs:RandomPairs",
+    "random-pairs-oracle": "fairlead.policies.random_pairs:RandomPairsOracle",
     "gavel": "fairlead.policies.gavel:Gavel",
     "gavel-oracle": "fairlead.policies.gavel:GavelOracle",
     "autoscale": "fairlead.policies.autoscale:Autoscale",

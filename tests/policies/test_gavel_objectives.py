@@ -67,6 +67,18 @@ def test_pairs_of_random_rates_and_sizes_never_have_more_than_all_the_time(seed:
     assert sum(len(shares.pairs) for shares in found) >= len(found)
 
 
+def test_jobs_that_differ_in_their_unit_only_are_one_class_to_max_min_fairness() -> None:
+    """Five jobs that count in units of their own: the shares of jobs that do not, and prices in those units."""
+    one = np.array([4.0, 2.0, 1.0])
+    unit_J = np.array([1.0, 3.0, 0.01, 700.0, 9.0])
+    problem = SharingProblem(np.tile(one, (5, 1)), np.ones(5, dtype=np.int64), np.array([1, 1, 1]))
+    same, scaled = (solve(each, "max-min") for each in (problem, replace(problem, rate_JT=unit_J[:, None] * one)))
+    assert scaled.objective == pytest.approx(same.objective)
+    assert (scaled.alone_JT == scaled.alone_JT[0]).all()
+    assert scaled.alone_JT == pytest.approx(same.alone_JT)
+    assert scaled.price_J * unit_J == pytest.approx(same.price_J)
+
+
 def test_classes_do_not_change_the_optimum() -> None:
     problem = replace(drawn(16, 5, models=3, pairs=True), weight_J=np.ones(16), held_J=np.full(16, -1))
     for objective in ("max-min", "max-sum-throughput", "nash"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +56,20 @@ def test_a_plan_that_is_optimal_says_so() -> None:
     view = make_view("1x2", [job("a", 1), job("b", 1), job("c", 1)])
     assert Gavel().plan(view).bound == 0.0
     assert Gavel(objective="fifo").plan(view).bound is None
+
+
+def test_fifo_that_takes_all_types_for_equal_needs_no_rounds_once_the_jobs_in_front_run() -> None:
+    agnostic = Gavel(objective="fifo", heterogeneity="agnostic", leftovers="keep")
+    waiting = [job("a", 1), job("b", 1), job("c", 1)]
+    assert agnostic.plan(make_view("1x2", waiting)).review_at == math.inf
+    assert Gavel(objective="fifo", leftovers="keep").plan(make_view("1x2", waiting)).review_at == 360.0
+    assert Gavel(heterogeneity="agnostic").plan(make_view("1x2", waiting)).review_at == 360.0
+    # In the middle of a round a job of no claim holds the GPUs of one that has a claim: the round's end matters.
+    begun = agnostic.plan(make_view("1x2", [job("late", 1, submitted_at=5.0)], now=5.0))
+    blocked = [job("wide", 2, submitted_at=0.0), job("late", 1, on="n0[0]", submitted_at=5.0)]
+    plan = agnostic.plan(replace(make_view("1x2", blocked, now=50.0), memo=begun.memo))
+    assert "wide" not in plan.allocations
+    assert plan.review_at == 365.0
 
 
 def test_finish_time_fairness_remembers_what_isolation_would_have_taken() -> None:

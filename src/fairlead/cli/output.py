@@ -185,7 +185,8 @@ def complain_if_unfinished(results: Sequence[Result]) -> None:
         click.echo(f"note: left out of the trace: {count}, {reason}", err=True)
     if results[0].clipped:
         click.echo(f"note: cut down to the size of the cluster: {results[0].clipped}", err=True)
-    outside = sum(not job.counted and not job.phase.final for result in results for job in result.jobs)
+    whole = [result for result in results if result.experiment.stop == "end"]
+    outside = sum(not job.counted and not job.phase.final for result in whole for job in result.jobs)
     if outside:
         click.echo(f"note: {counted(outside, 'job')} that arrived outside the window did not finish", err=True)
     failed = [result for result in results if result.measured.summary.unfinished]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 from rich.markup import escape
@@ -20,7 +21,7 @@ from fairlead.sim.many import run_many
 from fairlead.sim.report.wording import NONE, duration
 from fairlead.sim.reproduction_gavel import GavelRerun
 
-#: Without --policies and --workloads. The full runs of all take hours; these show the paper's headline.
+#: Without --policies and --workloads. The full runs of all take hours of CPU time; these show the paper's headline.
 DEFAULT_POLICIES = ("fifo", "fifo_perf", "max_min_fairness", "max_min_fairness_perf", "allox")
 QUICK_POLICIES = ("fifo", "max_min_fairness", "max_min_fairness_perf")
 DEFAULT_LOADS, QUICK_LOADS = (2.0, 4.0, 5.2), (4.0, 5.2)
@@ -91,18 +92,19 @@ def gavel(
 
 
 def _print(reruns: Sequence[GavelRerun], output: str) -> None:
-    rows = [rerun.to_dict() for rerun in reruns]
+    rows = paper.rows(reruns)
     if output == "json":
         click.echo(json.dumps(rows, indent=2, allow_nan=False))
     elif output == "csv":
         click.echo(csv_of(rows), nl=False)
     else:
-        _show(reruns)
+        _show(reruns, rows)
 
 
-def _show(reruns: Sequence[GavelRerun]) -> None:
+def _show(reruns: Sequence[GavelRerun], rows: Sequence[dict[str, Any]]) -> None:
     for workload in dict.fromkeys(rerun.point.workload for rerun in reruns):
         _show_workload(workload, [rerun for rerun in reruns if rerun.point.workload == workload])
+        _show_gain(workload, [row for row in rows if row["workload"] == workload])
     total_s = sum(rerun.result.cpu_s for rerun in reruns)
     click.echo(f"{counted(len(reruns), 'run')} took {duration(total_s)} of CPU time in all.")
 
@@ -116,12 +118,38 @@ def _show_workload(workload: str, reruns: Sequence[GavelRerun]) -> None:
         cells = [escape(policy)]
         for load in loads:
             runs = [rerun for rerun in reruns if (rerun.point.policy, rerun.point.load) == (policy, load)]
-            ours = [rerun.ours_s for rerun in runs]
-            mean_s = None if not ours or None in ours else sum(filter(None, ours)) / len(ours)
-            cells += [_hours(mean_s), _hours(runs[0].published_s if runs else None)]
+            cells += [_hours(_mean([rerun.ours_s for rerun in runs])), _hours(runs[0].published_s if runs else None)]
         lines.append(cells)
     print_table(f"Gavel (OSDI '20), {workload}, {reruns[0].scale.cluster}: {what}, in hours", lines)
 
 
+def _show_gain(workload: str, rows: Sequence[dict[str, Any]]) -> None:
+    """The headline: how many times longer jobs take if the policy does not know which GPU type suits which job."""
+    aware = [row for row in rows if row["over_agnostic"] is not None]
+    if not aware:
+        return
+    loads = sorted({row["load"] for row in aware})
+    lines = [["policy", "over", *(text for load in loads for text in (f"{load:g}", "published"))]]
+    for policy in dict.fromkeys(row["policy"] for row in aware):
+        cells = [paper.AGNOSTIC[policy], policy]
+        for load in loads:
+            runs = [row for row in aware if (row["policy"], row["load"]) == (policy, load)]
+            cells.append(_times(_mean([row["over_agnostic"] for row in runs])))
+            cells.append(_times(runs[0]["published_over_agnostic"] if runs else None))
+        lines.append(cells)
+    print_table(
+        f"{workload}: mean JCT without knowledge of which GPU type suits a job, over that with it", lines, heads=2
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return None if not known or len(known) < len(values) else sum(known) / len(known)
+
+
 def _hours(seconds: float | None) -> str:
     return NONE if seconds is None else f"{seconds / 3600.0:.2f}"
+
+
+def _times(ratio: float | None) -> str:
+    return NONE if ratio is None else f"{ratio:.2f}"

@@ -70,6 +70,7 @@ class Options(TypedDict, total=False):
     provision_s: float
     warmup_s: float
     window_s: float | None
+    stop: str
 
 
 def simulate(

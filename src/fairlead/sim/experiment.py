@@ -18,6 +18,7 @@ import numpy as np
 from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import FairleadError, InvalidPlan, InvalidSpec
 from fairlead.core.loop import Cadence, Policy, run
+from fairlead.core.messages import Event
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import Node, Plan
@@ -34,10 +35,11 @@ from fairlead.sim.experiment_setup import World as World
 from fairlead.sim.experiment_setup import default_cluster as default_cluster
 from fairlead.sim.experiment_setup import demands_of
 from fairlead.sim.experiment_setup import prepare as prepare
-from fairlead.sim.metrics import JobOutcome, Measured, Metrics, measure
+from fairlead.sim.metrics import JobOutcome, Measured, Metrics, Window, measure
 from fairlead.sim.noise import ObservationNoise
 from fairlead.sim.offered_load import Yardstick
 from fairlead.sim.oracle import SimStepOracle
+from fairlead.sim.world import SimJob
 
 #: Called now and then with the share of jobs that have ended.
 Progress = Callable[[float], None]
@@ -130,8 +132,9 @@ def run_experiment(
     watched, state = _Watched(policy, backend, world.nodes), _state(world)
     journal = MemoryJournal() if journal is None else journal
     loop_journal = journal if progress is None else _Reporting(journal, state, progress, len(world.jobs))
+    lived = backend if experiment.stop == "end" else _UntilCounted(backend, state, experiment.window, world.jobs)
     with _blaming(experiment, state):
-        run(watched, backend, state=state, journal=loop_journal, cadence=cadence)
+        run(watched, lived, state=state, journal=loop_journal, cadence=cadence)
     demands, yardstick = demands_of(world.jobs), Yardstick(world.nodes)
     alone_s = {job_id: time_s for job_id, job in demands.items() if (time_s := yardstick.best_s(job)) is not None}
     decision_ms = 1000.0 * np.array(watched.decision_s or [0.0])
@@ -149,6 +152,21 @@ def run_experiment(
         cpu_s=time.process_time() - begin_cpu,
         notes=world.notes,
     )
+
+
+class _UntilCounted:
+    """A world that ends once all jobs have ended that arrived in the measured window."""
+
+    def __init__(self, backend: SimBackend, state: State, window: Window, jobs: Sequence[SimJob]) -> None:
+        self._backend, self._state = backend, state
+        self.execute = backend.execute
+        first_s = min(job.submit_at for job in jobs)
+        self._awaited = [job.spec.id for job in jobs if window.counts(job.submit_at - first_s)]
+
+    def wait(self, until: float) -> Sequence[Event] | None:
+        while self._awaited and self._awaited[-1] in self._state.finished:
+            self._awaited.pop()
+        return self._backend.wait(until) if self._awaited else None
 
 
 @contextmanager

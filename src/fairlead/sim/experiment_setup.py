@@ -87,6 +87,8 @@ class Experiment:
     #: Jobs count that arrive from so long after the first one on, and for so long; all of them if left out.
     warmup_s: float = 0.0
     window_s: float | None = None
+    #: When a run is over: at the `end`, when every job has ended; or with the `window`, when all have that count.
+    stop: str = "end"
 
     @property
     def window(self) -> Window:
@@ -219,6 +221,7 @@ _WORDS = {
     "batch_limit": ("application", "requested"),
     "estimates": ("exact", "none"),
     "oversized": ("error", "drop", "clip"),
+    "stop": ("end", "window"),
 }
 
 

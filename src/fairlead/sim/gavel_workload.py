@@ -3,8 +3,8 @@
 The speeds are the authors' measurements, in a compact form (`gavel_throughputs.json`, which names its source).
 Workloads are drawn as the paper states: the type of a job is uniform; its duration on V100s is 10^1.5 to 10^3 minutes
 for 80 % of the jobs and 10^3 to 10^4 minutes for the rest, uniform in the exponent; 70 % of the multi-GPU workload's
-jobs have one GPU, 10 % two, 15 % four and 5 % eight; arrivals are Poisson. At the start the cluster has as many jobs as
-GPUs.
+jobs have one GPU, 10 % two, 15 % four and 5 % eight; arrivals are Poisson. At the start the cluster has jobs
+for all of its GPUs.
 """
 
 from __future__ import annotations
@@ -70,9 +70,11 @@ def table_json(table: ThroughputTable) -> str:
 def gavel_trace(
     table: ThroughputTable, *, jobs: int, per_hour: float | None, seed: int, multi_gpu: bool, at_start: int = 0
 ) -> Trace:
-    """So many jobs, the first `at_start` of them at once; `per_hour` None means that all come at once."""
+    """So many jobs, those that ask for the first `at_start` GPUs at once; `per_hour` None: all come at once."""
     if jobs < 1 or at_start > jobs or (per_hour is not None and not 0.0 < per_hour < float("inf")):
-        raise InvalidSpec(f"a workload of {jobs} jobs, {at_start} at the start, at {per_hour} an hour; expected some")
+        raise InvalidSpec(
+            f"a workload of {jobs} jobs, {at_start} GPUs asked for at the start, at {per_hour} an hour; expected some"
+        )
     rng = np.random.default_rng(seed)
     can_have = {gpus: _types(table, gpus) for gpus, _ in SIZES}
     sizes, shares = zip(*SIZES, strict=True)
@@ -80,7 +82,7 @@ def gavel_trace(
     is_long_J = rng.random(jobs) < LONG_SHARE
     exponent_J = np.where(is_long_J, rng.uniform(*LONG, jobs), rng.uniform(*SHORT, jobs))
     gap_J = np.zeros(jobs) if per_hour is None else rng.exponential(3600.0 / per_hour, jobs)
-    gap_J[:at_start] = 0.0
+    gap_J[: int(np.searchsorted(np.cumsum(gpus_J), at_start)) + 1 if at_start else 0] = 0.0
     submit_J = np.cumsum(gap_J)
     made = []
     for place in range(jobs):

@@ -14,10 +14,13 @@ from fairlead.sim.alone import consolidated
 from fairlead.sim.backend import SimBackend
 from fairlead.sim.measured import MeasuredTruth
 from fairlead.sim.regimes import DATASETS, RegimeTruth
-from fairlead.sim.tables import Key, Tabled, TableTruth
+from fairlead.sim.tables import Key, TableTruth, table_key
 from fairlead.sim.truth import FixedDuration, Pace, Setting, Truth
 from fairlead.sim.tuned import TunedTruth
 from fairlead.sim.world import SimJob
+
+#: Questions whose answers are kept.
+_QUESTIONS = 8
 
 #: GPU type, nodes, GPUs, workloads of partners.
 PackedPlace = tuple[str, int, int, tuple[str, ...]]
@@ -31,10 +34,12 @@ class SimStepOracle:
         self._node_gpus: dict[str, int] = {}  # the largest node of each type
         for node in nodes:
             self._node_gpus[node.gpu_type] = max(node.gpus, self._node_gpus.get(node.gpu_type, 0))
-        # These only save time: what was last asked, of which jobs, and of which kinds of jobs.
+        # These only save time: what was last asked, what is known for each such question of each job, and of each kind
+        # of job and place.
         self._asked: tuple[PackedPlace, ...] = ()
         self._known: dict[str, _Known] = {}
-        self._rows: dict[object, tuple[float, ...]] = {}
+        self._answers: dict[tuple[PackedPlace, ...], dict[str, _Known]] = {(): self._known}
+        self._rates: dict[tuple[object, PackedPlace], float] = {}
 
     def steps_left(self, job_id: str) -> float:
         job, progress = self._backend.whereabouts(job_id)
@@ -61,19 +66,28 @@ class SimStepOracle:
     def workload(self, job_id: str) -> str:
         """The name of its job type in a throughput table; of other jobs nothing is known beside others."""
         job, progress = self._backend.whereabouts(job_id)
-        return job.truth.key_at(progress)[0] if isinstance(job.truth, Tabled) else ""
+        key = table_key(job.truth, progress)
+        return "" if key is None else key[0]
 
     def rates(self, job_id: str, configurations: Sequence[PackedPlace]) -> TrueRates:
         job, progress = self._backend.whereabouts(job_id)
-        if configurations is not self._asked and tuple(configurations) != self._asked:
-            self._asked, self._known, self._rows = tuple(configurations), {}, {}
+        if configurations is not self._asked:
+            self._ask(tuple(configurations))
         known = self._known.get(job_id)
         if known is None or not known.since <= progress < known.until:
-            known = self._known[job_id] = self._at(job, progress)
             if len(self._known) > 2 * self._backend.unfinished + 64:
-                self._known = {job_id: known}
+                self._known.clear()
+            known = self._known[job_id] = self._at(job, progress)
         left = (job.truth.total - progress) * known.samples
         return TrueRates(known.rate_C, left, known.batch)
+
+    def _ask(self, asked: tuple[PackedPlace, ...]) -> None:
+        """Policies ask few questions, by turns: what was answered to the last of them is kept."""
+        if asked not in self._answers:
+            if len(self._answers) >= _QUESTIONS:
+                del self._answers[next(iter(self._answers))]
+            self._answers[asked] = {}
+        self._asked, self._known = asked, self._answers[asked]
 
     def _at(self, job: SimJob, progress: float) -> _Known:
         """Jobs of one type in a table share what is computed."""
@@ -86,10 +100,10 @@ class SimStepOracle:
         if isinstance(truth, RegimeTruth):
             until = truth.pace(Setting(progress, truth.reference, truth.home)).until
         kind = type(truth), truth.key_at(progress)[0], truth.home, spec.least, spec.most, spec.gpu_types
-        rate_C = self._rows.get(kind)
-        if rate_C is None:
-            rate_C = self._rows[kind] = _rates(_paces(job, progress, self._asked), samples)
-        return _Known(progress, until, rate_C, samples, batch)
+        missing = [place for place in self._asked if (kind, place) not in self._rates]
+        found = _rates(_paces(job, progress, missing), samples)
+        self._rates.update(((kind, place), rate) for place, rate in zip(missing, found, strict=True))
+        return _Known(progress, until, tuple(self._rates[kind, place] for place in self._asked), samples, batch)
 
     def _speed(self, truth: Truth, progress: float, gpus: int, gpu_type: str) -> float:
         where = consolidated(gpus, node_gpus=self._node_gpus.get(gpu_type, 1))

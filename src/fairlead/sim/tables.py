@@ -12,11 +12,11 @@ import ast
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.types import Allocation, Observation
@@ -219,7 +219,7 @@ class TableTruth:
         """The type it runs fastest on. `remaining_s` assumes it, and so do nodes that state no type."""
         return self.table.fastest(self.key, among=self.gpu_types)
 
-    @property
+    @cached_property
     def key(self) -> Key:
         """How the table names this job."""
         return job_type(self.model, self.batch), self.gpus
@@ -250,19 +250,16 @@ class TableTruth:
         return self.alone.remaining_s(progress)
 
 
-@runtime_checkable
-class Tabled(Protocol):
-    """A truth that a table has a name for."""
-
-    def key_at(self, progress: float) -> Key:
-        """How the table names the job while it is so far."""
+def table_key(truth: Truth, progress: float) -> Key | None:
+    """How a table names a job while it is so far; None for a truth that no table has a name for."""
+    key_at: Callable[[float], Key] | None = getattr(truth, "key_at", None)  # many times quicker than a protocol
+    return None if key_at is None else key_at(progress)
 
 
 def packed_share(entry: Entry, mate: Truth, progress: float) -> float:
     """Share of its speed alone that a job keeps beside another: as the table says, or the usual where it does not."""
-    if isinstance(mate, Tabled) and (key := mate.key_at(progress)) in entry.packed:
-        return entry.packed[key] / entry.alone
-    return PACKED_SPEED
+    key = table_key(mate, progress)
+    return entry.packed[key] / entry.alone if key in entry.packed else PACKED_SPEED
 
 
 def observed(setting: Setting, batch: int | None, steps_per_s: float) -> Observation | None:

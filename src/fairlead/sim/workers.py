@@ -30,6 +30,9 @@ _BEGIN = (
     "from fairlead.sim.workers import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
 )
 
+#: What says how many threads numpy's linear algebra has.
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
 #: A worker tells how far it is at most this often.
 _PROGRESS_EVERY_S = 0.2
 
@@ -90,11 +93,16 @@ class Worker:
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
         ends_with_us, self._lifeline = os.pipe()
+        # Workers are as many as cores. Threads of their own for small matrices would only get in each other's way.
+        threads = {name: os.environ.get(name, "1") for name in _THREADS}
         command = [sys.executable, "-c", _BEGIN, json.dumps(sys.path), str(theirs.fileno()), str(ends_with_us)]
         try:
             with _sigint_blocked():
                 self.process = subprocess.Popen(
-                    command, pass_fds=(theirs.fileno(), ends_with_us), stdin=subprocess.DEVNULL
+                    command,
+                    pass_fds=(theirs.fileno(), ends_with_us),
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **threads},
                 )
         finally:
             theirs.close()

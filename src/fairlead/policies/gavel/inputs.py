@@ -76,7 +76,7 @@ def read_inputs(
     left_J = np.where(known_J, left_J, ran_s_J * np.where(best_J > 0.0, best_J, 1.0))
     entities = tuple(sorted({entity_of(job) for job in jobs}))
     types = {name: kind for kind, name in enumerate(gpu_types)}
-    kind_J, factors = _pairs(view, source, jobs, gpu_types, largest_T) if pairs else (np.zeros(len(jobs), int), {})
+    kind_J, factors = packing_factors(view, source, jobs, gpu_types) if pairs else (np.zeros(len(jobs), int), {})
     problem = SharingProblem(
         rate_JT=rate_JT,
         gpus_J=gpus_J,
@@ -135,10 +135,14 @@ def _place(gpu_type: str, gpus: int, largest: int) -> Configuration:
     return Configuration(gpu_type, gpus, -(-gpus // max(1, largest)))
 
 
-def _pairs(
-    view: Snapshot, source: RateSource, jobs: Sequence[Job], gpu_types: Sequence[str], largest_T: Ints
+def packing_factors(
+    view: Snapshot, source: RateSource, jobs: Sequence[Job], gpu_types: Sequence[str]
 ) -> tuple[Ints, dict[tuple[int, int, int], Floats]]:
-    """What each job trains, as a number, and what two of the same GPUs have of their rates beside each other."""
+    """What each job trains, as a number, and what two of equal size have of their rates beside each other.
+
+    The factors are by (smaller number, larger number, GPUs of each): a row for each GPU type, a column for each job.
+    """
+    _, _, largest_T = _offers(view, gpu_types)
     names = [source.partner(view, job) for job in jobs]
     number = {name: at for at, name in enumerate(sorted(set(names)))}
     first: dict[int, dict[str, Job]] = {}  # of each size and name, a job to ask about

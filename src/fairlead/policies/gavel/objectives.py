@@ -78,12 +78,23 @@ def equal_parts(problem: SharingProblem) -> Shares:
 
 
 def max_min(problem: SharingProblem, solver: Solver) -> Shares:
-    """LAS: the job that has least, by its weight and its GPUs, has as much as possible."""
-    classes = classify(problem, "weight_J")
+    """LAS: the job that has least, by its weight and its GPUs, has as much as possible.
+
+    Only how much faster one type is than another counts: jobs for which that is the same are alike, however fast each
+    is. To a policy that takes all types for equal, all jobs of one size are.
+    """
+    best_J = np.where(problem.best > 0.0, problem.best, 1.0)
+    relative = replace(
+        problem,
+        rate_JT=problem.rate_JT / best_J[:, None],
+        mean_rate_J=problem.mean_rate_J / best_J if len(problem.mean_rate_J) else problem.mean_rate_J,
+    )
+    classes = classify(relative, "weight_J")
     if not len(classes.count_K):
         return nothing(problem)
     need_K = fair_need(classes.problem) / classes.best_K
-    return _in_proportion(problem, classes, need_K, solver, lambda multiple: multiple)
+    shares = _in_proportion(relative, classes, need_K, solver, lambda multiple: multiple)
+    return replace(shares, price_J=shares.price_J / best_J) if len(shares.price_J) else shares
 
 
 def fair_need(problem: SharingProblem) -> Floats:

@@ -129,7 +129,18 @@ class Gavel:
             return self._where_they_run(view, owed) if asks_often else owed
 
         plan = next_round(view, owed, rounds, remark=lambda job: _remark(job, kept, view.now))
-        return replace(plan, memo={**plan.memo, MEMO: kept}, bound=kept.get("gap"))
+        review_at = math.inf if asks_often and self._stands(plan) else plan.review_at
+        return replace(plan, memo={**plan.memo, MEMO: kept}, bound=kept.get("gap"), review_at=review_at)
+
+    def _stands(self, plan: Plan) -> bool:
+        """No round can change the plan before a job or a node comes or goes.
+
+        FIFO that takes all types for equal moves no job: once those that it owes GPUs have them, rounds change nothing.
+        """
+        if (self.objective, self.heterogeneity, self.sharing) != ("fifo", "agnostic", "none"):
+            return False
+        owed: Mapping[str, Mapping[str, float]] = plan.memo["rounds"]["owed"]
+        return all(job_id in plan.allocations for job_id, shares in owed.items() if any(shares.values()))
 
     def _where_they_run(self, view: Snapshot, owed: Owed) -> Owed:
         """Types on which a job is equally fast are one to it; agnostic, all types are."""
