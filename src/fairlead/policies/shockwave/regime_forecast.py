@@ -188,6 +188,22 @@ def forecast(
     return JobForecast(progress, done_s + remaining_s, remaining_s, spread_s)
 
 
+def stated_speedup(job: Job, now: float) -> tuple[float, float] | None:
+    """GPUs that a job ran on until its last report, and how much faster than on what it asked for that was.
+
+    By the run time that its user states, which is for what was asked for; None where that or a report is missing.
+    """
+    belief, stated_s = job.belief, job.spec.estimate_s
+    if not stated_s or belief.progress <= 0.0 or belief.reported_run_s <= 0.0:
+        return None
+    so_far = mixture(possible_batches(job.spec, belief), belief.regimes, belief.progress)
+    speed_B = _speeds_seen(job, so_far.batches)
+    done = belief.progress
+    if speed_B is not None and belief.regimes:  # the stated time is for the batch that it began with
+        done = float(so_far.done_B @ (speed_B[so_far.batches.index(belief.regimes[0][1])] / speed_B))
+    return _average_gpus(job, now)[1], done * stated_s / belief.reported_run_s
+
+
 def _average_gpus(job: Job, now: float) -> tuple[float, float, float]:
     """GPUs that a job ran on, on average over its life, until its last report and since."""
     belief, run_s, service_gpu_s = job.belief, job.run_at(now), job.service_at(now)
