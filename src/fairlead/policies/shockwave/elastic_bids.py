@@ -13,7 +13,7 @@ import numpy as np
 
 from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Job
-from fairlead.policies.rates import Configuration, Evidence, RateSource
+from fairlead.policies.rates import Configuration, RateSource
 from fairlead.policies.shockwave.market import Ints
 from fairlead.policies.shockwave.regime_forecast import JobForecast, Speedup, forecast, stated_speedup
 from fairlead.policies.shockwave.rigid import SOONEST, Shockwave, at_least
@@ -55,16 +55,15 @@ def bidders(view: Snapshot, rates: RateSource, gpus: int, options: Shockwave) ->
         node_gpus[node.gpu_type] = max(node_gpus[node.gpu_type], node.gpus)
     places = [Configuration(name, size, -(-size // most)) for name, most in node_gpus.items() for size in every]
     found = rates.rates(view, jobs, places)
-    shape = len(jobs), len(node_gpus), len(every)
-    best_JS = found.rate_JC.reshape(shape).max(axis=1, initial=0.0)
-    measured_JS = (found.evidence_JC.reshape(shape) == Evidence.MEASURED).any(axis=1)
+    best_JS = found.rate_JC.reshape(len(jobs), len(node_gpus), len(every)).max(axis=1, initial=0.0)
     least_s = SOONEST * options.round_s
     known: list[tuple[tuple[object, ...], Job, list[int], list[float], JobForecast]] = []
     for at, job in enumerate(jobs):
         rate = np.array([best_JS[at, every.index(size)] for size in sizes[at]])
         asked = sizes[at].index(asked_size(job, sizes[at]))
         relative = rate / rate[asked] if rate[asked] > 0.0 else np.ones(len(rate))
-        if not measured_JS[at, every.index(sizes[at][asked])] and (told := stated_speedup(job, view.now)) is not None:
+        has_run_there = any(seen.gpus == sizes[at][asked] for seen in job.belief.observations)
+        if not has_run_there and (told := stated_speedup(job, view.now)) is not None:
             relative = calibrated(sizes[at], relative, asked, ran_on=told[0], speedup=told[1])
         expected = forecast(job, view.now, speedup=_speedup(sizes[at], relative))
         if expected.guessed and expected.remaining_s < options.window * options.round_s:
