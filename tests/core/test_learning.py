@@ -122,16 +122,6 @@ def test_a_rescale_does_not_spoil_the_speed_and_the_next_two_reports_measure_the
     assert speed_of(state) == Speed(pytest.approx(0.005), "t4", 1, 1)
 
 
-def test_a_belief_tells_how_long_and_on_how_many_gpus_a_job_had_run_by_its_last_report() -> None:
-    state = tell(running(), report(30.0, 0.2), Resize(35.0, "a", 1, ONE), JobRescaled(40.0, "a", 1))
-    belief = job_of(state).belief
-    assert belief.reported_service_gpu_s == pytest.approx(2.0 * belief.reported_run_s) == pytest.approx(40.0)
-    tell(state, report(60.0, 0.3))
-    belief, job = job_of(state).belief, job_of(state)
-    assert belief.reported_service_gpu_s == pytest.approx(job.service_at(60.0))
-    assert belief.reported_service_gpu_s < 2.0 * belief.reported_run_s
-
-
 def test_a_restart_does_not_spoil_the_speed_and_the_next_two_reports_measure_the_new_one() -> None:
     state = tell(running(), report(20.0, 0.1), report(30.0, 0.2))
     before = speed_of(state)

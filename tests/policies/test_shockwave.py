@@ -144,17 +144,6 @@ def test_a_wide_job_is_served_narrow_while_others_wait() -> None:
     assert sum(each.total for each in plan.allocations.values()) == 4
 
 
-def test_a_late_job_that_needs_less_than_a_round_bids_with_the_largest_weight_however_small_its_slice() -> None:
-    almost = job("almost", 1, stints=[("n0[0]", 0.0, 960.0)], estimate_s=1000.0)
-    jobs = [almost, *(job(f"j{at}", 1, estimate_s=3000.0) for at in range(8))]
-    ended = dict.fromkeys((each.spec.id for each in jobs), 100.0)  # with a slice all would have ended long ago
-    speeds = {name: [[1], [1e-3], 0.0] for name in ended}
-    reference = {"at": 1000.0, "left": {}, "speeds": speeds, "gpus": 2, "ended": ended}
-    view = replace(make_view("1x2", jobs, now=1000.0), memo={"shockwave": {"reference": reference}})
-    weight = ShockwaveElastic().plan(view).memo["shockwave"]["weight"]
-    assert weight["almost"] == max(weight.values()) > 100.0
-
-
 def test_with_a_slice_of_the_cluster_jobs_end_as_in_the_reference_world() -> None:
     world = ReferenceWorld(0.0)
     world.update({"a": Speeds((1,), (0.01,)), "b": Speeds((1, 2), (0.01, 0.015))}, 2)

@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.types import Batch, Belief, Job, JobSpec, Observation
-from fairlead.policies.shockwave.elastic_bids import calibrated
-from fairlead.policies.shockwave.regime_forecast import (
-    forecast,
-    mixture,
-    possible_batches,
-    samples_per_s,
-    stated_speedup,
-)
+from fairlead.policies.shockwave.regime_forecast import forecast, mixture, possible_batches, samples_per_s
 
 BATCHES = st.lists(st.sampled_from([8, 16, 32, 64, 128]), min_size=1, max_size=4, unique=True).map(sorted)
 
@@ -87,46 +80,6 @@ def test_a_stated_run_time_counts_until_work_is_seen() -> None:
     expected = forecast(a_job(estimate_s=1000.0, run_s=1000.0, belief=half), 1000.0)
     assert expected.remaining_s == pytest.approx(1000.0, rel=0.02)
     assert expected.whole_s == pytest.approx(2000.0, rel=0.02)
-
-
-def a_resized_job(*, since_gpus: int, since_s: float) -> Job:
-    """Of 4,000 s on the one GPU it asked for, it did a quarter there by its report, and has run on others since."""
-    quarter = Belief(progress=0.25, reported_run_s=1000.0, reported_service_gpu_s=1000.0, regimes=((0.0, 16),))
-    spec = JobSpec(id="a", gpus=1, gpus_min=1, gpus_max=8, batch=Batch(16))
-    service_gpu_s = 1000.0 + since_gpus * since_s
-    return Job(spec, 0.0, run_s=1000.0 + since_s, service_gpu_s=service_gpu_s, belief=quarter, gpu_type="v100")
-
-
-def test_what_a_job_runs_on_after_its_report_does_not_change_what_it_had_done_by_then() -> None:
-    expected = forecast(a_resized_job(since_gpus=8, since_s=100.0), 1100.0, speedup=lambda gpus: gpus)
-    assert expected.whole_s == pytest.approx(4000.0)
-    assert expected.progress == pytest.approx(0.25 + 800.0 / 4000.0)
-
-
-def test_a_stopped_job_is_believed_to_have_done_what_it_did_on_the_gpus_it_had() -> None:
-    expected = forecast(a_resized_job(since_gpus=2, since_s=500.0), 9000.0, speedup=lambda gpus: gpus)
-    assert expected.progress == pytest.approx(0.5)
-
-
-def test_a_stated_run_time_and_progress_elsewhere_tell_how_sizes_compare() -> None:
-    spec = JobSpec(id="a", gpus=4, gpus_min=1, gpus_max=8, estimate_s=1000.0, batch=Batch(16))
-    tenth = Belief(progress=0.1, reported_run_s=300.0, reported_service_gpu_s=300.0, regimes=((0.0, 16),))
-    narrow = Job(spec, 0.0, run_s=300.0, service_gpu_s=300.0, belief=tenth, gpu_type="v100")
-    assert stated_speedup(narrow, 300.0) == pytest.approx((1.0, 1 / 3))
-    assert stated_speedup(a_resized_job(since_gpus=2, since_s=500.0), 9000.0) is None  # nothing is stated
-    # A model that takes 4 GPUs to be no faster than 1 is mended; how 2 GPUs compare with 1 it goes on to tell.
-    mended = calibrated([1, 2, 4, 8], np.array([1.0, 1.5, 1.0, 2.6]), 2, ran_on=1.0, speedup=1 / 3)
-    assert mended.tolist() == pytest.approx([1 / 3, 0.5, 1.0, 1.0])
-
-
-@given(st.floats(1e-3, 1e3), st.floats(1.0, 8.0), st.lists(st.floats(0.01, 100.0), min_size=4, max_size=4))
-def test_whatever_users_state_more_gpus_are_no_slower_nor_faster_by_more_than_their_number(
-    stated: float, ran_on: float, rates: list[float]
-) -> None:
-    found = calibrated([1, 2, 4, 8], np.array(rates) / rates[2], 2, ran_on=ran_on, speedup=stated)
-    assert found[2] == 1.0
-    assert (found >= [0.25, 0.5, 1.0, 1.0]).all()
-    assert (found <= [1.0, 1.0, 1.0, 2.0]).all()
 
 
 def test_a_faster_regime_shortens_what_is_left() -> None:

@@ -58,7 +58,6 @@ def learn(job: Job, report: JobReported, gpu_type: str) -> Belief:
         progress=report.progress,
         reported_at=report.at,
         reported_run_s=job.run_at(report.at),
-        reported_service_gpu_s=job.service_at(report.at),
         speed=belief.speed if speed is None or speed.partners else speed,
         speeds=belief.speeds if speed is None else _latest((*belief.speeds, speed)),
         saved_at=report.at if report.saved else belief.saved_at,

@@ -336,12 +336,10 @@ class PackedShare:
 class Belief:
     """What a job's reports taught us. All that a policy may know of its true speed."""
 
-    #: Share of the work done, 0 to 1, when that was said, and how long the job had run by then, in seconds and in
-    #: GPU-seconds.
+    #: Share of the work done, 0 to 1, when that was said, and how long the job had run by then.
     progress: float = 0.0
     reported_at: float | None = None
     reported_run_s: float = 0.0
-    reported_service_gpu_s: float = 0.0
     #: Between the last two reports that had nothing but running alone between them.
     speed: Speed | None = None
     #: The last one on each number of GPUs and nodes of each type, alone and beside each set of partners.

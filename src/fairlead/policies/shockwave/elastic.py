@@ -185,7 +185,7 @@ def _buy(
         makespan_weight=options.makespan_weight,
     )
     purchase = solve(market, time_limit_s=options.time_limit_s / 2.0)
-    weight_J = fairness_weights(rho_J, jobs.remaining_s_J / options.round_s, power=options.fairness_power)
+    weight_J = fairness_weights(rho_J, left_J / fair_J / options.round_s, power=options.fairness_power)
     if not purchase.fair:
         purchase = solve(replace_weights(market, weight_J), time_limit_s=options.time_limit_s / 2.0)
         memory.weight = {job.id: w for job, w in zip(jobs.jobs, weight_J.tolist(), strict=True) if w != 1.0}

@@ -15,7 +15,7 @@ from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Job
 from fairlead.policies.rates import Configuration, RateSource
 from fairlead.policies.shockwave.market import Ints
-from fairlead.policies.shockwave.regime_forecast import JobForecast, Speedup, forecast, stated_speedup
+from fairlead.policies.shockwave.regime_forecast import JobForecast, Speedup, forecast
 from fairlead.policies.shockwave.rigid import SOONEST, Shockwave, at_least
 from fairlead.policies.wait_reason import is_bound
 
@@ -62,9 +62,6 @@ def bidders(view: Snapshot, rates: RateSource, gpus: int, options: Shockwave) ->
         rate = np.array([best_JS[at, every.index(size)] for size in sizes[at]])
         asked = sizes[at].index(asked_size(job, sizes[at]))
         relative = rate / rate[asked] if rate[asked] > 0.0 else np.ones(len(rate))
-        has_run_there = any(seen.gpus == sizes[at][asked] for seen in job.belief.observations)
-        if not has_run_there and (told := stated_speedup(job, view.now)) is not None:
-            relative = calibrated(sizes[at], relative, asked, ran_on=told[0], speedup=told[1])
         expected = forecast(job, view.now, speedup=_speedup(sizes[at], relative))
         if expected.guessed and expected.remaining_s < options.window * options.round_s:
             expected = at_least(expected, options.window * options.round_s)
@@ -85,22 +82,6 @@ def bidders(view: Snapshot, rates: RateSource, gpus: int, options: Shockwave) ->
         np.array([max(each[4].whole_s, least_s) for each in known], dtype=np.float64),
         np.array([max(each[4].remaining_s, least_s) for each in known], dtype=np.float64),
     )
-
-
-def calibrated(sizes: Sequence[int], relative: Floats, asked: int, *, ran_on: float, speedup: float) -> Floats:
-    """Speeds next to that on the size at place `asked`, for a job that has never run there.
-
-    It was `speedup` times as fast on `ran_on` GPUs as its user states of the size asked for. A throughput model of few
-    measurements can be far off there, so it only tells how the other sizes compare with those that the job ran on. What
-    is stated counts as far as it is possible: more GPUs are no slower than fewer, nor faster by more than their number.
-    """
-    believed = float(np.interp(ran_on, sizes, relative))
-    if believed <= 0.0:
-        return relative
-    share_K, share = np.array(sizes, dtype=np.float64) / sizes[asked], ran_on / sizes[asked]
-    possible = min(max(speedup, min(1.0, share)), max(1.0, share))
-    found_K: Floats = np.clip(relative * (possible / believed), np.minimum(1.0, share_K), np.maximum(1.0, share_K))
-    return found_K
 
 
 def _speedup(sizes: Sequence[int], relative: Floats) -> Speedup:

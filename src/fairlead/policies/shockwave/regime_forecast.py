@@ -170,49 +170,24 @@ def forecast(
     `speedup` tells how much faster a job that was resized is on other GPUs than on those it asked for.
     """
     belief, run_s = job.belief, job.run_at(now)
-    average, reported, since = _average_gpus(job, now)
+    average = job.service_at(now) / run_s if run_s > 0.0 else float(job.spec.gpus)
     batches = possible_batches(job.spec, belief) if oracle_s is None else tuple(sorted(oracle_s))
     so_far = mixture(batches, belief.regimes, belief.progress)
-    seen_s = belief.reported_run_s * speedup(reported)
+    seen_s = belief.reported_run_s * speedup(average)
     whole_B = _whole_s(job, so_far, seen_s) if oracle_s is None else _oracle_s(so_far.batches, oracle_s)
     if whole_B is None:
         ran_s = run_s * speedup(average)
         return JobForecast(0.0, 2.0 * ran_s, ran_s, ran_s, guessed=True)
     current = belief.regimes[-1][1] if belief.regimes else so_far.batches[0]
     speed = 1.0 / float(whole_B[so_far.batches.index(current)])
-    since_s = max(0.0, run_s - belief.reported_run_s) * speedup(since)
+    has_reported = belief.reported_run_s > 0.0
+    since_s = max(0.0, run_s - belief.reported_run_s)
+    since_s *= speedup(float(job.allocation.total) if has_reported and job.allocation else average)
     progress = min(belief.progress + since_s * speed, max(belief.progress, _ALMOST))  # only its end says that it ended
     by_now = mixture(so_far.batches, belief.regimes, progress)
     remaining_s, spread_s = by_now.remaining(whole_B)
     done_s = float(by_now.done_B @ whole_B) if belief.regimes else progress / speed
     return JobForecast(progress, done_s + remaining_s, remaining_s, spread_s)
-
-
-def stated_speedup(job: Job, now: float) -> tuple[float, float] | None:
-    """GPUs that a job ran on until its last report, and how much faster than on what it asked for that was.
-
-    By the run time that its user states, which is for what was asked for; None where that or a report is missing.
-    """
-    belief, stated_s = job.belief, job.spec.estimate_s
-    if not stated_s or belief.progress <= 0.0 or belief.reported_run_s <= 0.0:
-        return None
-    so_far = mixture(possible_batches(job.spec, belief), belief.regimes, belief.progress)
-    speed_B = _speeds_seen(job, so_far.batches)
-    done = belief.progress
-    if speed_B is not None and belief.regimes:  # the stated time is for the batch that it began with
-        done = float(so_far.done_B @ (speed_B[so_far.batches.index(belief.regimes[0][1])] / speed_B))
-    return _average_gpus(job, now)[1], done * stated_s / belief.reported_run_s
-
-
-def _average_gpus(job: Job, now: float) -> tuple[float, float, float]:
-    """GPUs that a job ran on, on average over its life, until its last report and since."""
-    belief, run_s, service_gpu_s = job.belief, job.run_at(now), job.service_at(now)
-    asked, since_s = float(job.spec.gpus), run_s - belief.reported_run_s
-    average = service_gpu_s / run_s if run_s > 0.0 else asked
-    if belief.reported_run_s <= 0.0 or belief.reported_service_gpu_s <= 0.0:
-        return average, average, average
-    since = (service_gpu_s - belief.reported_service_gpu_s) / since_s if since_s > 0.0 else average
-    return average, belief.reported_service_gpu_s / belief.reported_run_s, since
 
 
 #: A stated run time counts as much as this share of the work, once work is seen.
