@@ -75,6 +75,8 @@ def test_policies_are_listed_with_what_they_need(run: Run) -> None:
         "allox-oracle": ["oracle"],
         "gavel-oracle": ["oracle"],
         "shockwave-oracle": ["oracle"],
+        "random-pairs": ["packing"],
+        "random-pairs-oracle": ["oracle", "packing"],
         "autoscale": ["renting"],
     }
     assert "(needs oracle)" in " ".join(run("policies").stdout.split())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import fairlead
 from fairlead.core.capability import Capability, needs_of
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.messages import Remember
@@ -189,3 +190,10 @@ def test_shares_that_rest_on_what_has_not_changed_are_not_solved_again(objective
     more = [*jobs, job("c", 4, estimate_s=9e3, submitted_at=720.0)]
     Counted(objective=objective).plan(replace(make_view("1x4", more, now=1080.0), memo=memo))
     assert calls[solved:] == [3], "and with another job they are"
+
+
+def test_a_plan_that_gives_something_up_is_one_that_the_loop_can_carry_out() -> None:
+    """Through the loop, which checks plans and writes their memory down: a word of an enumeration is no plain text."""
+    late = [{"id": f"j{n}", "submit_s": 0.0, "duration_s": 1000.0, "gpus": 1, "deadline_s": 100.0} for n in range(3)]
+    result = fairlead.simulate(late, "gavel:objective=cost-slo", cluster="a=1x1@1,b=1x1@2")
+    assert result.measured.summary.completed == 3

@@ -81,7 +81,7 @@ def same(view: Snapshot, _reason: Reason) -> Snapshot:
 
 MARKETS = ("shockwave", "shockwave-elastic", "shockwave-oracle")
 ORDERED = ("fifo", "backfill", "easy", "smallest", "srtf", "srtf-gpu", "tiresias", "optimus", "even", *MARKETS)
-ROUNDS = ("isolated", "gandiva-fair", "fifo-rounds", "gavel", "gavel-oracle")
+ROUNDS = ("isolated", "gandiva-fair", "fifo-rounds", "gavel", "gavel-oracle", "random-pairs", "random-pairs-oracle")
 WEIGHED = ("pollux", "sia", "pilot")
 
 HOLDER = job("holder", 3, on="n0[0,1,2]", name="train", preemptible=False)
@@ -144,7 +144,7 @@ def in_round(policy: str, *jobs: GivenJob, now: float, comes: Sequence[GivenJob]
 def round_rows() -> list[Row]:
     wide, one = job("wide", 4, on="n0[0,1,2,3]"), job("one", 1)
     rows = []
-    for name in ("isolated", "gandiva-fair", "gavel", "gavel-oracle"):
+    for name in ("isolated", "gandiva-fair", "gavel", "gavel-oracle", "random-pairs", "random-pairs-oracle"):
         turn, within = (partial(in_round, name, wide, one, now=now) for now in (410.0, 70.0))
         rows.append(
             Row(name, "preempted", "wide", turn, without_named, "furthest behind its share first): job one gets 1")

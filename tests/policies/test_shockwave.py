@@ -169,3 +169,11 @@ def test_with_a_slice_of_the_cluster_jobs_end_as_in_the_reference_world() -> Non
 def test_options_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(InvalidSpec):
         make_policy(text)
+
+
+@pytest.mark.parametrize("policy", ["shockwave", "shockwave-elastic"])
+def test_jobs_that_must_not_be_stopped_take_no_part_in_the_market_and_are_said_to(policy: str) -> None:
+    view = make_view("1x4", [job("firm", 4, on="n0[0,1,2,3]", preemptible=False), job("one", 1)], now=10.0)
+    reasons = make_policy(policy).plan(view).reasons
+    assert "it must not be stopped, and takes no part in the market" in reasons["firm"].text
+    assert "no rounds are for sale: all GPUs are held by jobs that must not be stopped" in reasons["one"].text

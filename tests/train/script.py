@@ -33,9 +33,6 @@ class Untraced(types.ModuleType):
         return function
 
 
-sys.modules["torch._dynamo"] = torch._dynamo = Untraced("torch._dynamo")  # type: ignore[assignment]
-
-
 class Points:
     """Made of their number, so that every process has the same."""
 
@@ -187,4 +184,5 @@ def train(out: Path, *, epochs: int, pace_s: float = 0.0, **options: Any) -> Non
 
 
 if __name__ == "__main__":
+    sys.modules["torch._dynamo"] = torch._dynamo = Untraced("torch._dynamo")  # type: ignore[assignment]
     train(Path(os.environ["OUT"]), **json.loads(os.environ["OPTIONS"]))

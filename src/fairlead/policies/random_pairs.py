@@ -23,6 +23,7 @@ from fairlead.core.capability import Capability
 from fairlead.core.errors import InvalidSpec
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Job, Plan
+from fairlead.policies.equivalent_types import owed_where_it_runs
 from fairlead.policies.gavel.inputs import packing_factors
 from fairlead.policies.gpu_speeds import draw
 from fairlead.policies.rates import BelievedRates, OracleRates, RateSource
@@ -74,7 +75,10 @@ class RandomPairs:
             self._draw(view, pairs)
             return equal_parts(view, groups_of(view, pairs))
 
-        plan = next_round(view, owed, round_options(self.mechanism, self.round_s))
+        def where_they_run() -> Owed:
+            return owed_where_it_runs(view, owed(), self._rates) if self.mechanism == "fairlead" else owed()
+
+        plan = next_round(view, where_they_run, round_options(self.mechanism, self.round_s))
         return replace(plan, memo={**plan.memo, MEMO: pairs})
 
     def _draw(self, view: Snapshot, pairs: dict[str, str]) -> None:

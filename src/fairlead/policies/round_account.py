@@ -226,10 +226,6 @@ class Deadline:
         return _digits((deficit_s - round_s / 2) / share), _digits(deficit_s)
 
 
-#: The name that it had at first.
-Fading = Deadline
-
-
 def _met(view: Snapshot, owed: Amounts, gained: Amounts, elapsed_s: float) -> dict[str, float]:
     """By GPU type: the part of the GPU-time owed that all jobs together have received, at most 1."""
     owed_gpu_s: dict[str, float] = {}

@@ -68,6 +68,16 @@ def is_bound(job: Job) -> bool:
     return bool(job.allocation) and not job.spec.preemptible
 
 
+#: Why no time is left to share or to sell.
+ALL_BOUND = "all GPUs are held by jobs that must not be stopped"
+
+
+def all_gpus_bound(view: Snapshot) -> bool:
+    """No open GPU is left but those that no policy may take from the jobs that hold them."""
+    bound = sum(on_open_nodes(view, job.allocation) for job in view.jobs.values() if is_bound(job))
+    return 0 < bound >= sum(node.usable for node in view.nodes.values())
+
+
 def named(job: Job) -> str:
     """Job 1 (holder)."""
     name = job.spec.name

@@ -27,7 +27,7 @@ from fairlead.policies.gavel.objectives import isolated
 from fairlead.policies.gavel.problem import Concession, Shares, agnostic
 from fairlead.policies.gavel.solution import GOALS, solve
 from fairlead.policies.rates import BelievedRates, OracleRates, RateSource
-from fairlead.policies.round_account import Account, Fading
+from fairlead.policies.round_account import Account, Deadline
 from fairlead.policies.round_reasons import Remark
 from fairlead.policies.rounds import Owed, next_round, round_options
 
@@ -107,7 +107,7 @@ class Gavel:
         kept = dict(memory)
 
         rounds = replace(round_options(self.mechanism, self.round_s), leftovers=self.leftovers)
-        asks_often = isinstance(rounds.account, Fading)  # another account asks only for shares that are due
+        asks_often = isinstance(rounds.account, Deadline)  # another account asks only for shares that are due
 
         def owed() -> Owed:
             if asks_often and self._in_force(view, memory):
@@ -218,7 +218,7 @@ class Gavel:
         if math.isfinite(shares.gap) and self.objective not in ("fifo", "sjf"):
             kept["gap"] = float(shares.gap)
         if shares.notes:
-            kept["notes"] = list(shares.notes)
+            kept["notes"] = [note.value for note in shares.notes]
         if shares.dropped:
             least_s_J = problem.left_J / np.maximum(problem.best, 1e-300)
             kept["dropped"] = {inputs.jobs[row].id: float(least_s_J[row]) for row in shares.dropped}
@@ -244,7 +244,11 @@ def _remark(job: Job, kept: Mapping[str, Any], now: float) -> Remark | None:
             why = f"with the GPUs that suit it best all the time it still takes {least_s:.0f} s"
         else:
             why = "there are too few GPUs to keep it as well as the deadlines of other jobs that are no later"
-        texts.append(f"its deadline in {numbers['deadline_in_s']:.0f} s is given up: {why}")
+        in_s = numbers["deadline_in_s"]
+        if in_s > 0.0:
+            texts.append(f"its deadline in {in_s:.0f} s is given up: {why}")
+        else:
+            texts.append(f"its deadline has passed {-in_s:.0f} s ago, and counts no more")
     for note in Concession:
         if note in kept.get("notes", ()) and note is not Concession.DEADLINES:
             texts.append(note.sentence)

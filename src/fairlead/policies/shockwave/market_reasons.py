@@ -10,7 +10,7 @@ from fairlead.core.types import Allocation, Job, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.reasons import PLACED, Reasons
 from fairlead.policies.shockwave.memory import MarketMemory
-from fairlead.policies.wait_reason import Discipline, Waits
+from fairlead.policies.wait_reason import ALL_BOUND, Discipline, Waits, all_gpus_bound, is_bound
 
 
 def market_reasons(
@@ -40,6 +40,8 @@ def market_reasons(
         Discipline(rule, lambda: order, preempts=is_boundary, until="" if is_boundary else until, resizes=resizes),
     )
 
+    all_bound = all_gpus_bound(view)
+
     def explain(job: Job) -> Reason:
         bought = memory.bought.get(job.id, 0)
         received = memory.received.get(job.id, 0)
@@ -56,7 +58,11 @@ def market_reasons(
             f"bought {bought} of {counted(window, 'round')}, received {received} of {elapsed} so far, "
             f"at {memory.price:.3g} doublings of progress a GPU-round"
         )
-        if job.id not in memory.regimes:
+        if is_bound(job):
+            figures = "it must not be stopped, and takes no part in the market"
+        elif all_bound:
+            figures = f"no rounds are for sale: {ALL_BOUND}"
+        elif job.id not in memory.regimes:
             figures = "it came after the last purchase, and bids when the next round begins"
         if reference_ends is not None and math.isfinite(end := reference_ends().get(job.id, math.inf)):
             numbers["reference_end_s"] = end - view.now
