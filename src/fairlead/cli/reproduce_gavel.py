@@ -34,7 +34,7 @@ DEFAULT_LOADS, QUICK_LOADS = (2.0, 4.0, 5.2), (4.0, 5.2)
     metavar="DIR",
     help=f"Where {paper.TABLE_NAME} of the artifact is. [default: its figures, which come along]",
 )
-@click.option("--quick", is_flag=True, help="A third of the cluster and a twentieth of the jobs: under a minute.")
+@click.option("--quick", is_flag=True, help="A third of the cluster and a few of the jobs: under a minute.")
 @click.option(
     "--workloads",
     metavar="single,multiple,static",

@@ -9,7 +9,7 @@ are jobs 4,000 to 5,000, after the cluster has settled; jobs go on arriving behi
 has ended, so that none of them is served better than the others. The policies are told the true speeds, as in the paper
 (`gavel-oracle` and others).
 
-`quick` is a third of the cluster and a twentieth of the jobs: it shows the order of the policies, and not the published
+`quick` is a third of the cluster and a few of the jobs: it shows the order of the policies, and not the published
 figures.
 """
 
@@ -118,8 +118,8 @@ class Scale:
 
 
 FULL = Scale()
-#: A third of the cluster, so that loads are a third as well, and a twentieth of the jobs.
-QUICK = Scale(nodes=3, window=(80, 160), behind=400)
+#: A third of the cluster, so that loads are a third as well, and a few of the jobs.
+QUICK = Scale(nodes=3, window=(60, 110), behind=400)
 
 
 @dataclass(frozen=True, slots=True)
