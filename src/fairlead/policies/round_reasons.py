@@ -11,7 +11,7 @@ from fairlead.core.types import Allocation, Job, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.reasons import PLACED, Reasons
 from fairlead.policies.round_account import Account
-from fairlead.policies.wait_reason import Discipline, Waits
+from fairlead.policies.wait_reason import TOO_LARGE, Discipline, Waits
 
 #: The job came after the shares in force were computed, and waits for their renewal.
 RENEWAL = "renewal"
@@ -68,9 +68,11 @@ def round_reasons(
             verb = "keeps" if job.allocation == allocation else "gets"
             text = f"{verb} {counted(allocation.total, 'GPU')}: {allocation}; {then} ({figures})"
             return Reason(PLACED, text, {"gpus": allocation.total, **numbers})
-        if renewal_s is not None and job.id not in covered:
-            return _held_back(job, renewal_s, numbers, added)
         found = waits.reason(job)
+        # Shares that rest on all jobs and GPUs of now leave out only a job that fits nowhere: no renewal helps it.
+        is_new = account.changed and job.id not in covered and found.code != TOO_LARGE
+        if renewal_s is not None and is_new:
+            return _held_back(job, renewal_s, numbers, added)
         return Reason(found.code, f"{found.text}; {then} ({figures})", {**found.numbers, **numbers}, found.jobs)
 
     return Reasons(view, explain)
