@@ -14,7 +14,7 @@ from fairlead.sim.cluster import parse_cluster
 from fairlead.sim.costs import FREE
 from fairlead.sim.truth import FixedDuration
 from fairlead.sim.world import Outage, SimJob
-from fairlead.testing import job, make_view
+from fairlead.testing import job, make_view, placement
 
 
 def ends(policy: str, cluster: str, jobs: dict[str, tuple[float, float]], *outages: Outage) -> dict[str, float]:
@@ -58,3 +58,34 @@ def test_a_job_that_does_not_fit_beside_bound_jobs_is_told_of_them_and_not_to_wa
     view = make_view("1x4", [job("p", 3, on="n0[0,1,2]", preemptible=False), job("a", 2, submitted_at=1.0)], now=10.0)
     reason = make_policy("gavel:mechanism=gavel").plan(view).reasons["a"]
     assert reason.text.startswith("needs 2 GPUs, 1 is free; job p holds 3")
+
+
+# -- fifo-rounds -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("admits", ["fitting", "released"])
+def test_fifo_admits_a_job_whose_gpu_type_was_lost_to_another_type(admits: str) -> None:
+    """Job a loses its GPU at 100, and has that of job b once b has ended at 150."""
+    found = ends(
+        f"fifo-rounds:admits={admits}",
+        "a=1x1,b=1x1",
+        {"a": (0.0, 5000.0), "b": (50.0, 100.0)},
+        Outage("n0", 100.0, 1e6),
+    )
+    assert found == {"a": pytest.approx(150.0 + 4900.0), "b": 150.0}
+
+
+def test_fifo_admits_a_job_to_another_type_when_what_is_left_of_its_own_is_taken() -> None:
+    """Jobs a and b share the two GPUs of the first type; a loses its GPU, and takes the free one of the other type."""
+    jobs = {"a": (0.0, 1000.0), "b": (0.0, 1000.0)}
+    found = ends("fifo-rounds", "a=2x1,b=1x1", jobs, Outage("n0", 100.0, 1e6))
+    assert found == {"a": 1000.0, "b": 1000.0}
+
+
+# -- draining nodes --------------------------------------------------------------------------------------------------
+
+
+def test_fifo_counts_no_gpus_of_a_draining_node_against_the_open_ones() -> None:
+    jobs = [job("p", 2, on="n0[0,1]"), job("a", 2, submitted_at=1.0)]
+    plan = make_policy("fifo-rounds").plan(make_view("2x2", jobs, now=10.0, draining=("n0",)))
+    assert placement(plan) == {"p": "n0[0,1]", "a": "n1[0,1]"}
