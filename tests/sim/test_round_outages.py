@@ -89,3 +89,11 @@ def test_fifo_counts_no_gpus_of_a_draining_node_against_the_open_ones() -> None:
     jobs = [job("p", 2, on="n0[0,1]"), job("a", 2, submitted_at=1.0)]
     plan = make_policy("fifo-rounds").plan(make_view("2x2", jobs, now=10.0, draining=("n0",)))
     assert placement(plan) == {"p": "n0[0,1]", "a": "n1[0,1]"}
+
+
+@pytest.mark.parametrize("leftovers", ["give", "keep"])
+def test_gavel_counts_no_gpus_of_a_draining_node_against_the_open_ones(leftovers: str) -> None:
+    jobs = [job("p", 2, on="n0[0,1]", preemptible=False), job("a", 2, submitted_at=1.0)]
+    plan = make_policy(f"gavel:leftovers={leftovers}").plan(make_view("2x2", jobs, now=10.0, draining=("n0",)))
+    assert placement(plan) == {"p": "n0[0,1]", "a": "n1[0,1]"}
+    assert plan.reasons["a"].numbers["owed"] == 1.0
