@@ -189,3 +189,10 @@ def test_shares_that_rest_on_what_has_not_changed_are_not_solved_again(objective
     more = [*jobs, job("c", 4, estimate_s=9e3, submitted_at=720.0)]
     Counted(objective=objective).plan(replace(make_view("1x4", more, now=1080.0), memo=memo))
     assert calls[solved:] == [3], "and with another job they are"
+
+
+def test_in_parts_a_job_is_owed_something_on_a_type_that_no_part_would_have_enough_of() -> None:
+    wide = job("x", 2, gpu_types=("b",))
+    small = [job(f"s{number}", 1, gpu_types=("b",)) for number in range(6)]
+    plan = make_policy("gavel:partitions=2").plan(make_view("a=2x8,b=1x2", [wide, *small], now=10.0))
+    assert plan.reasons["x"].numbers["owed"] > 0.0
