@@ -22,6 +22,7 @@ from fairlead.sim.backend import SimBackend
 from fairlead.sim.cluster import parse_cluster
 from fairlead.sim.truth import FixedDuration
 from fairlead.sim.world import SimJob
+from fairlead.testing import job, make_view
 
 
 def gpu_s_of(
@@ -160,8 +161,7 @@ def test_isolated_shares_are_an_equal_part_of_each_type_and_at_most_all_the_time
     assert isolated_shares(jobs, {"a": 4, "b": 8}) == {
         (("one",), "a"): pytest.approx(2 / 6),
         (("one",), "b"): pytest.approx(4 / 6),
-        (("wide",), "a"): pytest.approx(2 / 8),
-        (("wide",), "b"): pytest.approx(4 / 8),
+        (("wide",), "b"): pytest.approx(4 / 8),  # the type a is too small for it
     }
 
 
@@ -184,5 +184,21 @@ def test_isolated_shares_fit_the_cluster(sizes: list[int], gpus: list[int]) -> N
     cluster = {f"t{n}": count for n, count in enumerate(gpus)}
     owed = isolated_shares(jobs, cluster)
     for gpu_type, count in cluster.items():
-        assert sum(owed[(job.id,), gpu_type] * job.spec.gpus for job in jobs) <= count * (1 + 1e-9)
-    assert all(sum(owed[(job.id,), t] for t in cluster) <= 1 + 1e-9 for job in jobs)
+        assert sum(owed.get(((job.id,), gpu_type), 0.0) * job.spec.gpus for job in jobs) <= count * (1 + 1e-9)
+    assert all(sum(owed.get(((job.id,), t), 0.0) for t in cluster) <= 1 + 1e-9 for job in jobs)
+
+
+@pytest.mark.parametrize(
+    "policy", ["isolated", "isolated:slices=proportional", "gandiva-fair", "gandiva-fair:owes=time", "random-pairs"]
+)
+def test_a_job_wider_than_the_cluster_is_owed_nothing_and_costs_no_other_job_anything(policy: str) -> None:
+    view = make_view("1x4", [job("wide", 8, tenant="ann"), job("one", 1, tenant="bob")], now=10.0)
+    reasons = make_policy(policy).plan(view).reasons
+    assert (reasons["wide"].code, reasons["wide"].numbers["owed"]) == ("too-large", 0.0)
+    assert reasons["one"].numbers["owed"] == 1.0
+
+
+def test_a_user_whose_only_job_can_run_nowhere_takes_no_gpus_from_the_others() -> None:
+    jobs = [job("wide", 8, tenant="ann"), *(job(f"b{n}", 1, tenant="bob") for n in range(4))]
+    owed = GandivaFair().owed(make_view("1x4", jobs, now=10.0))
+    assert owed == {((f"b{n}",), "gpu"): pytest.approx(1.0) for n in range(4)}

@@ -92,6 +92,8 @@ def test_programs_are_few_however_many_jobs_there_are(jobs: int, load: float) ->
 @pytest.mark.parametrize(("pairs", "seed"), [(False, 6), (True, 6), (False, 7), (True, 7)])
 def test_the_loss_of_solving_in_parts_is_within_the_stated_bound(objective: str, pairs: bool, seed: int) -> None:
     problem = drawn(36 if not pairs else 16, seed, pairs=pairs)
+    problem = replace(problem, capacity_T=np.maximum(problem.capacity_T, 12))
+    assert len(parts_of(problem, 3)) == 3
     whole, parts = solve(problem, objective), solve(problem, objective, parts=3)
     check_shares(problem, parts)
     assert np.isfinite(parts.gap)
@@ -108,7 +110,47 @@ def test_every_job_is_in_one_part_and_every_gpu_too() -> None:
     assert np.sum([capacity_T for _, capacity_T in parts], axis=0).tolist() == problem.capacity_T.tolist()
 
 
-def test_a_job_that_no_part_could_hold_makes_the_parts_fewer() -> None:
-    problem = replace(drawn(10, 1), gpus_J=np.array([1] * 9 + [4]), capacity_T=np.array([4, 4, 9]))
+def test_a_job_that_no_part_could_hold_on_a_type_it_can_use_makes_the_parts_fewer() -> None:
+    problem = replace(drawn(10, 1), gpus_J=np.array([1] * 9 + [4]), capacity_T=np.array([8, 9, 16]))
     assert len(parts_of(problem, 8)) == 2
-    assert len(parts_of(replace(problem, capacity_T=np.array([4, 4, 7])), 8)) == 1
+    assert len(parts_of(replace(problem, capacity_T=np.array([7, 9, 16])), 8)) == 1
+    wide_JT = problem.rate_JT.copy()
+    wide_JT[-1, :2] = 0.0
+    assert len(parts_of(replace(problem, rate_JT=wide_JT), 8)) == 4
+
+
+def odd(seed: int) -> SharingProblem:
+    """A few jobs and few GPUs of each type, of which there may be none; some jobs can run nowhere."""
+    rng = np.random.default_rng(seed)
+    jobs = int(rng.integers(2, 13))
+    return replace(
+        drawn(jobs, seed),
+        rate_JT=rng.uniform(0.5, 20.0, (jobs, 3)) * (rng.random((jobs, 3)) > 0.4),
+        gpus_J=rng.choice([1, 1, 2, 4], jobs),
+        capacity_T=rng.choice([0, 1, 2, 4, 8, 16], 3),
+    )
+
+
+@pytest.mark.parametrize(
+    "objective", ["max-min", "makespan", "finish-time-fairness", "max-sum-throughput", "cost", "cost-slo", "nash"]
+)
+def test_whatever_the_cluster_parts_state_no_bound_that_the_whole_betters(objective: str) -> None:
+    divided = 0
+    for seed in range(100):
+        problem = odd(seed)
+        whole, parts = solve(problem, objective), solve(problem, objective, parts=3)
+        check_shares(problem, parts)
+        divided += len(parts_of(problem, 3)) > 1
+        if not np.isnan(parts.bound):
+            sign = -1.0 if objective in ("makespan", "finish-time-fairness") else 1.0
+            assert sign * (parts.bound - whole.objective) >= -1e-5 * max(1.0, abs(whole.objective)), seed
+    assert divided >= 8
+
+
+def test_every_job_that_can_run_can_in_its_part_on_the_same_types_and_is_owed_something_there() -> None:
+    for seed in range(100):
+        problem = odd(seed)
+        for rows, capacity_T in parts_of(problem, 3):
+            assert (problem.only(rows, capacity_T).usable == problem.usable[rows]).all(), seed
+        totals_J = solve(problem, "max-min", parts=3).totals()
+        assert ((totals_J > 0.0) == problem.usable.any(axis=1)).all(), seed

@@ -197,3 +197,10 @@ def test_a_plan_that_gives_something_up_is_one_that_the_loop_can_carry_out() -> 
     late = [{"id": f"j{n}", "submit_s": 0.0, "duration_s": 1000.0, "gpus": 1, "deadline_s": 100.0} for n in range(3)]
     result = fairlead.simulate(late, "gavel:objective=cost-slo", cluster="a=1x1@1,b=1x1@2")
     assert result.measured.summary.completed == 3
+
+
+def test_in_parts_a_job_is_owed_something_on_a_type_that_no_part_would_have_enough_of() -> None:
+    wide = job("x", 2, gpu_types=("b",))
+    small = [job(f"s{number}", 1, gpu_types=("b",)) for number in range(6)]
+    plan = make_policy("gavel:partitions=2").plan(make_view("a=2x8,b=1x2", [wide, *small], now=10.0))
+    assert plan.reasons["x"].numbers["owed"] > 0.0

@@ -483,3 +483,11 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> No
         RoundOptions(**options)
     with pytest.raises(InvalidSpec, match="expected fairlead, gavel, shockwave"):
         round_options("slurm", 60.0)
+
+
+@pytest.mark.parametrize("policy", ["gavel", "isolated", "gandiva-fair"])
+def test_where_all_gpus_are_held_by_jobs_that_must_not_be_stopped_no_share_is_told(policy: str) -> None:
+    view = make_view("1x4", [job("firm", 4, on="n0[0,1,2,3]", preemptible=False), job("one", 1)], now=10.0)
+    reasons = make_policy(policy).plan(view).reasons
+    assert "it must not be stopped, and takes no turns" in reasons["firm"].text
+    assert "no time is left to share: all GPUs are held by jobs that must not be stopped" in reasons["one"].text

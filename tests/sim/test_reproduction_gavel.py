@@ -97,6 +97,31 @@ def test_json_has_the_ratio_in_every_row(monkeypatch: pytest.MonkeyPatch) -> Non
     assert row["jct_mean_s"] > 0.0
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--seeds", "-1"], "--seeds names -1; expected numbers of at least 0"),
+        (
+            ["--workloads", "static", "--loads", "0.5"],
+            "--loads names 0.5; a static workload has a whole number of jobs",
+        ),
+        (["--loads", "0"], "--loads names 0; expected numbers above 0, or all"),
+        (["--loads", "nan"], "--loads names nan; expected numbers above 0, or all"),
+    ],
+)
+def test_seeds_and_loads_that_cannot_be_run_are_refused(options: list[str], told: str) -> None:
+    arguments = ["reproduce", "gavel", "--quick", "--policies", "fifo", *options]
+    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert done.exit_code == 2
+    assert told in " ".join(done.stderr.split())
+
+
+def test_what_is_named_twice_is_run_once() -> None:
+    twice = paper.points(["single", "single"], ["fifo", "fifo"], [4.0, 5.2, 4.0], [0, 1, 0])
+    assert twice == paper.points(["single"], ["fifo"], [4.0, 5.2], [0, 1])
+    assert len(twice) == 4
+
+
 def test_a_worker_has_one_thread_for_linear_algebra_unless_its_user_says_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

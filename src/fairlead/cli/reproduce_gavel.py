@@ -15,7 +15,6 @@ from fairlead.cli.errors import ends_on_signals, reports_errors
 from fairlead.cli.options import number_list, policy_list
 from fairlead.cli.output import OUTPUT, complain_if_unfinished, counted, csv_of, progress_bar
 from fairlead.cli.table import print_table
-from fairlead.core.errors import InvalidSpec
 from fairlead.sim import reproduction_gavel as paper
 from fairlead.sim.many import run_many
 from fairlead.sim.report.wording import NONE, duration
@@ -78,8 +77,6 @@ def gavel(
     chosen = [name.strip() for name in workloads.split(",")]
     default = None if set(chosen) == {"static"} else (QUICK_LOADS if quick else DEFAULT_LOADS)
     numbers = default if loads is None else None if loads == "all" else number_list(loads, "loads", float)
-    if numbers is not None and min(numbers) <= 0:
-        raise InvalidSpec(f"--loads is {loads!r}; expected numbers above 0, or all")
     points = paper.points(chosen, names, numbers, number_list(seeds, "seeds", int))
     table = paper.table_in(data)
     with TemporaryDirectory(prefix="fairlead-gavel-") as directory:

@@ -25,9 +25,10 @@ from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Job, Plan
 from fairlead.policies.equivalent_types import owed_where_it_runs
 from fairlead.policies.gpu_trading import Traded, trade
+from fairlead.policies.isolated import holds
 from fairlead.policies.rates import BelievedRates, Configuration, RateSource
 from fairlead.policies.rounds import Owed, next_round, round_options
-from fairlead.policies.wait_reason import accepts, open_gpus
+from fairlead.policies.wait_reason import open_gpus
 
 _CHOICES = {"owes": ("gpus", "time"), "trading": ("second-price", "none")}
 
@@ -102,7 +103,8 @@ class GandivaFair:
         """Of each user: GPUs by type before any trade, what one is worth to it, and the most that its jobs can use."""
         tickets = parse_tickets(self.tickets)
         tickets_U = np.array([tickets.get(user, 1.0) for user in users])
-        wanted_J = np.array([float(job.spec.gpus) for job in jobs])
+        # A job that can run nowhere is no claim to GPUs.
+        wanted_J = np.array([float(job.spec.gpus) for job in jobs]) * (worth_JT > 0.0).any(axis=1)
         user_J = np.array([users.index(job.spec.tenant) for job in jobs])
         most_U = np.array([wanted_J[user_J == user].sum() for user in range(len(users))], dtype=np.float64)
         total_T = np.array(list(gpus.values()), dtype=np.float64)
@@ -137,8 +139,9 @@ def worth_of(view: Snapshot, jobs: Sequence[Job], gpu_types: Sequence[str], sour
     rate_JC = source.rates(view, jobs, asked).rate_JC
     column = {place: at for at, place in enumerate(places)}
     place_JT = np.array([[column[t, job.spec.gpus] for t in gpu_types] for job in jobs])
-    accepted_JT = np.array([[accepts(job, t) for t in gpu_types] for job in jobs])
-    return np.where(accepted_JT, np.take_along_axis(rate_JC, place_JT, axis=1), 0.0)
+    gpus = open_gpus(view)
+    holds_JT = np.array([[holds(job, t, gpus.get(t, 0)) for t in gpu_types] for job in jobs])
+    return np.where(holds_JT, np.take_along_axis(rate_JC, place_JT, axis=1), 0.0)
 
 
 def _equal_time(jobs: Sequence[Job], gpus: Mapping[str, int], tickets: Mapping[str, float]) -> Owed:
@@ -150,7 +153,7 @@ def _equal_time(jobs: Sequence[Job], gpus: Mapping[str, int], tickets: Mapping[s
     owed: dict[tuple[tuple[str, ...], str], float] = {}
     for job in jobs:
         mine, all_of_them = tickets.get(job.spec.tenant, 1.0), total * count[job.spec.tenant]
-        slices = {t: number * mine / all_of_them for t, number in gpus.items() if accepts(job, t)}
+        slices = {t: number * mine / all_of_them for t, number in gpus.items() if holds(job, t, number)}
         whole = max(1.0, sum(slices.values()))
         owed |= {((job.id,), gpu_type): share / whole for gpu_type, share in slices.items()}
     return owed

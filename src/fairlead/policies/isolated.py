@@ -1,9 +1,9 @@
 """Isolated and proportional shares: the cluster divided among its jobs, whatever they do with it.
 
 Of W GPUs of a type and m jobs, each job's slice is W/m GPUs of that type; a job of s GPUs can use it for the share
-(W/m)/s of the time. If its slices of all types add up to more than all the time, they are cut down to that. These are
-the baseline of Gavel (OSDI '20) and the yardstick of finish-time fairness: what a job would have on a cluster of its
-own that is one m-th of this one.
+(W/m)/s of the time, or not at all if the type has fewer than s GPUs. If its slices of all types add up to more than all
+the time, they are cut down to that. These are the baseline of Gavel (OSDI '20) and the yardstick of finish-time
+fairness: what a job would have on a cluster of its own that is one m-th of this one.
 
 `proportional` is the normaliser of Gavel's max-min policies: every job has GPUs all the time, spread over the types in
 proportion to how many there are.
@@ -60,19 +60,34 @@ class Isolated:
 
 def isolated_shares(jobs: Sequence[Job], gpus: Mapping[str, int]) -> Owed:
     """Of each job, by GPU type: the time that an equal part of the GPUs comes to. A part that it cannot use is lost."""
+    return equal_slices([(job,) for job in jobs], gpus)
+
+
+def equal_slices(groups: Sequence[tuple[Job, ...]], gpus: Mapping[str, int]) -> Owed:
+    """The same of groups of jobs that share their GPUs, each as many as its jobs ask for."""
     owed: dict[tuple[tuple[str, ...], str], float] = {}
-    for job in jobs:
-        slices = {t: count / len(jobs) / job.spec.gpus for t, count in gpus.items() if accepts(job, t)}
+    for group in groups:
+        slices = {
+            gpu_type: count / len(groups) / group[0].spec.gpus
+            for gpu_type, count in gpus.items()
+            if all(holds(job, gpu_type, count) for job in group)
+        }
         whole = max(1.0, sum(slices.values()))
-        owed |= {((job.id,), gpu_type): share / whole for gpu_type, share in slices.items()}
+        ids = tuple(job.id for job in group)
+        owed |= {(ids, gpu_type): share / whole for gpu_type, share in slices.items()}
     return owed
 
 
 def proportional_shares(jobs: Sequence[Job], gpus: Mapping[str, int]) -> Owed:
-    """Of each job, by GPU type: all the time, in proportion to the GPUs of the types that it accepts."""
+    """Of each job, by GPU type: all the time, in proportion to the GPUs of the types on which it can run."""
     owed: dict[tuple[tuple[str, ...], str], float] = {}
     for job in jobs:
-        usable = {t: count for t, count in gpus.items() if accepts(job, t)}
+        usable = {t: count for t, count in gpus.items() if holds(job, t, count)}
         total = sum(usable.values())
         owed |= {((job.id,), gpu_type): count / total for gpu_type, count in usable.items()}
     return owed
+
+
+def holds(job: Job, gpu_type: str, count: int) -> bool:
+    """Whether a job can run on so many GPUs of a type."""
+    return accepts(job, gpu_type) and job.spec.gpus <= count

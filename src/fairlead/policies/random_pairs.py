@@ -26,6 +26,7 @@ from fairlead.core.types import Job, Plan
 from fairlead.policies.equivalent_types import owed_where_it_runs
 from fairlead.policies.gavel.inputs import packing_factors
 from fairlead.policies.gpu_speeds import draw
+from fairlead.policies.isolated import equal_slices
 from fairlead.policies.rates import BelievedRates, OracleRates, RateSource
 from fairlead.policies.rounds import Group, Owed, next_round, round_options
 from fairlead.policies.wait_reason import accepts, open_gpus
@@ -118,19 +119,7 @@ def groups_of(view: Snapshot, pairs: Mapping[str, str]) -> list[Group]:
 
 def equal_parts(view: Snapshot, groups: Sequence[Group]) -> Owed:
     """Of each group, by GPU type: the time that an equal part of the GPUs comes to, at most all of it."""
-    owed: dict[tuple[Group, str], float] = {}
-    gpus = open_gpus(view)
-    for group in groups:
-        jobs = [view.jobs[job_id] for job_id in group]
-        size = jobs[0].spec.gpus
-        parts = {
-            gpu_type: count / len(groups) / size
-            for gpu_type, count in gpus.items()
-            if count >= size and all(accepts(job, gpu_type) for job in jobs)
-        }
-        whole = max(1.0, sum(parts.values()))
-        owed |= {(group, gpu_type): part / whole for gpu_type, part in parts.items()}
-    return owed
+    return equal_slices([tuple(view.jobs[job_id] for job_id in group) for group in groups], open_gpus(view))
 
 
 def _together(view: Snapshot, source: RateSource) -> Together:

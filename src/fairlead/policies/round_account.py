@@ -13,8 +13,8 @@ Two ways to keep the account:
     reset   As Gavel keeps it (OSDI '20, section 5, and its released scheduler): service is counted from half a round
             since the last renewal of the shares; priority is the share owed over the share of all service received;
             what was missed until a renewal is added to a deficit, which only breaks ties. Shares are renewed when a
-            job came or left, and not more often than `renewal_s`; a job that comes in between waits, and the GPUs that
-            are left for it stay free.
+            job or a GPU came or went, not more often than `renewal_s`, and not while there is no GPU to share; a job
+            that comes in between waits, and the GPUs that are left for it stay free.
 
 Service is measured, as the growth of `Job.served_s` since the last decision, on the type where the job ran and for the
 group in which it ran. A state adds seconds up in floating point, and the last bits of such sums would decide between
@@ -62,7 +62,7 @@ class Account:
     decided_at: float = -math.inf
     ends_at: float = -math.inf
     renewed_at: float = -math.inf
-    #: A job came, left or failed since the shares were renewed.
+    #: A job came, left or failed since the shares were renewed; or a GPU came or went (reset only).
     changed: bool = False
     #: Shares in force.
     owed: Amounts = field(default_factory=dict)
@@ -247,19 +247,21 @@ class Reset:
         self, account: Account, view: Snapshot, owed: Callable[[], Owed], *, round_s: float, is_boundary: bool
     ) -> None:
         gained = account.measure(view, by_clock=True)
+        gpus = open_gpus(view)
+        account.changed |= math.isfinite(account.decided_at) and account.gpus != gpus
         first_s = round_s / 2
         for key, seconds in gained.items():
             account.received[key] = account.received.get(key, first_s) + seconds
         # A renewal at time 0 is taken for none, in Gavel's scheduler as well.
         since_s = view.now - max(0.0, account.renewed_at)
-        if account.changed and (account.renewed_at <= 0.0 or since_s >= self.renewal_s):
+        if account.changed and gpus and (account.renewed_at <= 0.0 or since_s >= self.renewal_s):
             for key in sorted(account.owed.keys() | account.received.keys() | account.deficit.keys()):
                 missed_s = account.owed.get(key, 0.0) * since_s - (account.received.get(key, first_s) - first_s)
                 account.deficit[key] = account.deficit.get(key, 0.0) + missed_s
             account.received = {}
             account.owed = {key: float(share) for key, share in owed().items()}
             account.renewed_at, account.changed = view.now, False
-        account.decided_at = view.now
+        account.decided_at, account.gpus = view.now, gpus
 
     def waits_s(self, account: Account, now: float) -> float | None:
         """Seconds until the next renewal is due: before, no GPUs are given to a job that came after the last one."""

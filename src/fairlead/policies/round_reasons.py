@@ -11,7 +11,7 @@ from fairlead.core.types import Allocation, Job, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.reasons import PLACED, Reasons
 from fairlead.policies.round_account import Account
-from fairlead.policies.wait_reason import Discipline, Waits
+from fairlead.policies.wait_reason import TOO_LARGE, Discipline, Waits
 
 #: The job came after the shares in force were computed, and waits for their renewal.
 RENEWAL = "renewal"
@@ -53,12 +53,18 @@ def round_reasons(
     )
     waits = Waits(view, allocations, discipline)
 
+    all_bound = all_gpus_bound(view)
+
     def explain(job: Job) -> Reason:
         owed = sum(share for (group, _), share in account.owed.items() if job.id in group)
         age_s = view.now - job.submitted_at
         received = job.run_at(view.now) / age_s if age_s > 0.0 else 0.0
         numbers = {"owed": owed, "received": received, "round_left_s": left_s}
         figures = f"owed {owed:.0%} of the time, has had {received:.0%} since it came"
+        if is_bound(job):
+            figures = f"it must not be stopped, and takes no turns; has had {received:.0%} of the time since it came"
+        elif all_bound:
+            figures = f"no time is left to share: {ALL_BOUND}"
         added = remark(job) if remark is not None else None
         then = until
         if added is not None:
@@ -68,9 +74,11 @@ def round_reasons(
             verb = "keeps" if job.allocation == allocation else "gets"
             text = f"{verb} {counted(allocation.total, 'GPU')}: {allocation}; {then} ({figures})"
             return Reason(PLACED, text, {"gpus": allocation.total, **numbers})
-        if renewal_s is not None and job.id not in covered:
-            return _held_back(job, renewal_s, numbers, added)
         found = waits.reason(job)
+        # Shares that rest on all jobs and GPUs of now leave out only a job that fits nowhere: no renewal helps it.
+        is_new = account.changed and job.id not in covered and found.code != TOO_LARGE
+        if renewal_s is not None and is_new:
+            return _held_back(job, renewal_s, numbers, added)
         return Reason(found.code, f"{found.text}; {then} ({figures})", {**found.numbers, **numbers}, found.jobs)
 
     return Reasons(view, explain)

@@ -64,7 +64,7 @@ class RoundOptions:
                 raise InvalidSpec(f"rounds: {name} is {getattr(self, name)!r}; expected {' or '.join(allowed)}")
 
 
-#: Gavel's scheduler: shares are renewed every 32 minutes at most, when a job came or left.
+#: Gavel's scheduler: shares are renewed every 32 minutes at most, when a job or a GPU came or went.
 GAVEL = RoundOptions(360.0, Reset(renewal_s=1920.0), queue="by-type")
 #: The copy of it in Shockwave's artifact.
 SHOCKWAVE = replace(GAVEL, round_s=120.0, account=Reset(renewal_s=1000.0))

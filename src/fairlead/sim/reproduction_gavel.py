@@ -15,6 +15,7 @@ figures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -139,11 +140,19 @@ class Point:
 def points(
     workloads: Sequence[str], policies: Sequence[str], loads: Sequence[float] | None, seeds: Sequence[int]
 ) -> list[Point]:
-    """All of them; without loads, those that were published of a policy, or of max-min fairness for one of our own."""
-    found = []
+    """All of them, each once; without loads, those that were published of a policy, or of max-min fairness for one of
+    our own."""
+    found: list[Point] = []
+    if min(seeds, default=0) < 0:
+        raise InvalidSpec(f"--seeds names {min(seeds)}; expected numbers of at least 0")
     for workload in workloads:
         if workload not in PUBLISHED_H:
             raise InvalidSpec(f"--workloads names {workload!r}; expected {', '.join(PUBLISHED_H)}")
+        for load in loads or ():
+            if not 0.0 < load < math.inf:
+                raise InvalidSpec(f"--loads names {load:g}; expected numbers above 0, or all")
+            if workload == "static" and load != round(load):
+                raise InvalidSpec(f"--loads names {load:g}; a static workload has a whole number of jobs, such as 100")
         published = PUBLISHED_H[workload]
         every = sorted({load for by_load in published.values() for load in by_load})
         for policy in policies:
@@ -153,7 +162,7 @@ def points(
                 for load in (loads or list(published.get(policy, every)))
                 for seed in seeds
             ]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def experiment_of(point: Point, scale: Scale, table: ThroughputTable, directory: Path) -> Experiment:

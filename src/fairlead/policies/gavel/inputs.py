@@ -17,7 +17,7 @@ from fairlead.core.types import Job
 from fairlead.policies.gavel.problem import SharingProblem
 from fairlead.policies.rates import Configuration, RateSource
 from fairlead.policies.rounds import Owed
-from fairlead.policies.wait_reason import accepts, gpu_type_of, is_bound
+from fairlead.policies.wait_reason import accepts, gpu_type_of, is_bound, on_open_nodes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -66,7 +66,7 @@ def read_inputs(
     capacity_T, price_T, largest_T = _offers(view, gpu_types)
     for job_id, gpu_type in fixed.items():
         if gpu_type in gpu_types:
-            capacity_T[gpu_types.index(gpu_type)] -= view.jobs[job_id].allocation.total
+            capacity_T[gpu_types.index(gpu_type)] -= on_open_nodes(view, view.jobs[job_id].allocation)
     capacity_T = np.maximum(capacity_T, 0)
     gpus_J = np.array([job.spec.gpus for job in jobs], dtype=np.int64)
     rate_JT, left_J, batch_J, known_J = _rates(view, source, jobs, gpu_types, largest_T)

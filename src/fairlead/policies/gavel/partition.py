@@ -33,11 +33,16 @@ Objective = Callable[[SharingProblem, Solver], Shares]
 def parts_of(problem: SharingProblem, parts: int) -> list[tuple[Ints, Ints]]:
     """Jobs and GPUs of each part: alike jobs go to different parts, and GPUs that are left over to the first ones.
 
-    A job that needs more GPUs than a part has of any type makes the parts fewer.
+    Every job can run in its part wherever it can run in the whole: one that needs more GPUs of such a type than a part
+    would have of it makes the parts fewer. Jobs that can run nowhere are in no part.
     """
-    widest = int(problem.gpus_J[problem.usable.any(axis=1)].max(initial=1))
-    parts = max(1, min(parts, int(problem.capacity_T.max(initial=0)) // widest, len(problem.gpus_J)))
-    order = np.lexsort((*problem.rate_JT.T, problem.kind_J, problem.entity_J, problem.gpus_J))
+    usable_JT = problem.usable
+    runs = np.flatnonzero(usable_JT.any(axis=1))
+    whole_JT = problem.capacity_T[None, :] // np.maximum(problem.gpus_J, 1)[:, None]
+    most = int(np.where(usable_JT, whole_JT, len(runs)).min(initial=len(runs)))
+    parts = max(1, min(parts, most))
+    apart = problem.only(runs)
+    order = runs[np.lexsort((*apart.rate_JT.T, apart.kind_J, apart.entity_J, apart.gpus_J))]
     return [(np.sort(order[part::parts]), (problem.capacity_T + parts - 1 - part) // parts) for part in range(parts)]
 
 

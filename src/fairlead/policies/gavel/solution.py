@@ -14,7 +14,7 @@ from fairlead.policies.gavel import objectives
 from fairlead.policies.gavel.class_program import Solver
 from fairlead.policies.gavel.hierarchy import Entity, hierarchical
 from fairlead.policies.gavel.partition import Objective, in_parts, worth_of_all
-from fairlead.policies.gavel.problem import Shares, SharingProblem, agnostic, throughput
+from fairlead.policies.gavel.problem import Concession, Shares, SharingProblem, agnostic, throughput
 from fairlead.policies.gavel.queue_order import fifo, sjf
 from fairlead.policies.linear_program import NoSolution
 
@@ -115,9 +115,15 @@ def _bound(problem: SharingProblem, objective: str, shares: Shares) -> float:
 
 
 def _welfare_bound(problem: SharingProblem, shares: Shares) -> float:
-    """The logarithm lies below its tangents: the largest sum by their slopes bounds the welfare."""
+    """The logarithm lies below its tangents: the largest sum by their slopes bounds the welfare.
+
+    NaN if a job has nothing that could have something, as its logarithm has no tangent there; and if a part was solved
+    by another objective, whose value is no welfare.
+    """
     rate_J = throughput(problem, shares)
     runs_J = rate_J > 0.0
+    if Concession.NO_WELFARE in shares.notes or (~runs_J & (problem.best > 0.0)).any():
+        return float("nan")
     weight_J = np.where(runs_J, problem.weight_J, 0.0)
     here = float(weight_J[runs_J] @ np.log(rate_J[runs_J] / objectives.proportional(problem)[runs_J]))
     slope_J = weight_J / np.where(runs_J, rate_J, 1.0)
