@@ -33,6 +33,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.state import State
 from fairlead.core.types import JobSpec, Phase, Plan
 from fairlead.journal import MemoryJournal
+from fairlead.plugins import make_policy
 from fairlead.policies.isolated import Isolated
 from fairlead.policies.round_account import Account, Reset
 from fairlead.policies.rounds import GAVEL, Owed, RoundOptions, next_round, round_options

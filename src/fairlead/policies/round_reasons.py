@@ -11,7 +11,7 @@ from fairlead.core.types import Allocation, Job, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.reasons import PLACED, Reasons
 from fairlead.policies.round_account import Account
-from fairlead.policies.wait_reason import TOO_LARGE, Discipline, Waits
+from fairlead.policies.wait_reason import ALL_BOUND, TOO_LARGE, Discipline, Waits, all_gpus_bound, is_bound
 
 #: The job came after the shares in force were computed, and waits for their renewal.
 RENEWAL = "renewal"
