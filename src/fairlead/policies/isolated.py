@@ -97,7 +97,7 @@ def holds(job: Job, gpu_type: str, count: int) -> bool:
 def with_too_small(view: Snapshot, owed: Owed) -> Owed:
     """The same with 0 for each type that a job accepts and that has too few GPUs: it is owed nothing there, for now."""
     gpus = open_gpus(view)
-    nothing = {
+    nothing: dict[tuple[tuple[str, ...], str], float] = {
         ((job.id,), gpu_type): 0.0
         for job in view.jobs.values()
         for gpu_type, count in gpus.items()
