@@ -25,7 +25,7 @@ from fairlead.core.snapshot import Floats, Snapshot
 from fairlead.core.types import Job, Plan
 from fairlead.policies.equivalent_types import owed_where_it_runs
 from fairlead.policies.gpu_trading import Traded, trade
-from fairlead.policies.isolated import holds
+from fairlead.policies.isolated import holds, with_too_small
 from fairlead.policies.rates import BelievedRates, Configuration, RateSource
 from fairlead.policies.rounds import Owed, next_round, round_options
 from fairlead.policies.wait_reason import open_gpus
@@ -71,9 +71,10 @@ class GandivaFair:
         if not jobs or not gpus:
             return {}
         if self.owes == "time":
-            return _equal_time(jobs, gpus, parse_tickets(self.tickets))
+            return with_too_small(view, _equal_time(jobs, gpus, parse_tickets(self.tickets)))
         owed = self.shares(jobs, gpus, worth_of(view, jobs, list(gpus), self._rates))
-        return owed_where_it_runs(view, owed, self._rates) if self.mechanism == "fairlead" else owed
+        owed = owed_where_it_runs(view, owed, self._rates) if self.mechanism == "fairlead" else owed
+        return with_too_small(view, owed)
 
     def shares(self, jobs: Sequence[Job], gpus: Mapping[str, int], worth_JT: Floats) -> Owed:
         """The same from what a GPU of each type is worth to each job; 0 if it cannot run there."""

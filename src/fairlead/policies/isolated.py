@@ -55,7 +55,8 @@ class Isolated:
         """Share of the time of each job on each GPU type."""
         shares = isolated_shares if self.slices == "equal" else proportional_shares
         owed = shares(list(view.jobs.values()), open_gpus(view))
-        return owed_where_it_runs(view, owed, self._rates) if self.mechanism == "fairlead" else owed
+        owed = owed_where_it_runs(view, owed, self._rates) if self.mechanism == "fairlead" else owed
+        return with_too_small(view, owed)
 
 
 def isolated_shares(jobs: Sequence[Job], gpus: Mapping[str, int]) -> Owed:
@@ -91,3 +92,15 @@ def proportional_shares(jobs: Sequence[Job], gpus: Mapping[str, int]) -> Owed:
 def holds(job: Job, gpu_type: str, count: int) -> bool:
     """Whether a job can run on so many GPUs of a type."""
     return accepts(job, gpu_type) and job.spec.gpus <= count
+
+
+def with_too_small(view: Snapshot, owed: Owed) -> Owed:
+    """The same with 0 for each type that a job accepts and that has too few GPUs: it is owed nothing there, for now."""
+    gpus = open_gpus(view)
+    nothing: dict[tuple[tuple[str, ...], str], float] = {
+        ((job.id,), gpu_type): 0.0
+        for job in view.jobs.values()
+        for gpu_type, count in gpus.items()
+        if accepts(job, gpu_type) and not holds(job, gpu_type, count)
+    }
+    return {**nothing, **owed}
