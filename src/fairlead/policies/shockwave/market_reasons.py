@@ -54,16 +54,7 @@ def market_reasons(
             "rounds_received": received,
             "round_left_s": left_s,
         }
-        figures = (
-            f"bought {bought} of {counted(window, 'round')}, received {received} of {elapsed} so far, "
-            f"at {memory.price:.3g} doublings of progress a GPU-round"
-        )
-        if is_bound(job):
-            figures = "it must not be stopped, and takes no part in the market"
-        elif all_bound:
-            figures = f"no rounds are for sale: {ALL_BOUND}"
-        elif job.id not in memory.regimes:
-            figures = "it came after the last purchase, and bids when the next round begins"
+        figures = _figures(job, memory, window, all_bound=all_bound)
         if reference_ends is not None and math.isfinite(end := reference_ends().get(job.id, math.inf)):
             numbers["reference_end_s"] = end - view.now
             when = f"end in {end - view.now:.0f} s" if end >= view.now else f"have ended {view.now - end:.0f} s ago"
@@ -77,3 +68,18 @@ def market_reasons(
         return Reason(found.code, f"{found.text}; {until} ({figures})", {**found.numbers, **numbers}, found.jobs)
 
     return Reasons(view, explain)
+
+
+def _figures(job: Job, memory: MarketMemory, window: int, *, all_bound: bool) -> str:
+    """What a job bought and received, or why it is not in the market."""
+    if is_bound(job):
+        return "it must not be stopped, and takes no part in the market"
+    if all_bound:
+        return f"no rounds are for sale: {ALL_BOUND}"
+    if job.id not in memory.regimes:
+        return "it came after the last purchase, and bids when the next round begins"
+    return (
+        f"bought {memory.bought.get(job.id, 0)} of {counted(window, 'round')}, "
+        f"received {memory.received.get(job.id, 0)} of {memory.rounds_since} so far, "
+        f"at {memory.price:.3g} doublings of progress a GPU-round"
+    )
