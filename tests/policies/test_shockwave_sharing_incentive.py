@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from fairlead.core.state import State
+from fairlead.journal import MemoryJournal
 from fairlead.policies.shockwave.deadline_demand import Deadlines, demand, served_first, tightest, whole_supply
 from fairlead.policies.shockwave.reference_share import ReferenceWorld, Speeds, divided_gpus
 from fairlead.policies.shockwave.sharing_incentive import LATE_ROUNDS
@@ -156,3 +158,18 @@ def test_a_slice_smaller_than_a_job_is_had_in_turns_that_begin_with_a_start() ->
     world.update({"a": Speeds((1,), (0.01,), 0.25), "b": Speeds((1,), (0.01,), 0.0)}, 1)
     assert world.forecast().finish["b"] == pytest.approx(200.0)
     assert world.forecast().finish["a"] == pytest.approx(225.0)  # three quarters by then, and the rest alone
+
+
+def test_jobs_of_unknown_length_leave_the_reference_world_when_they_end(tmp_path: Path) -> None:
+    """A guess of many rounds for each of them would fill it without end, and promise later jobs next to nothing."""
+    trace = tmp_path / "jobs.csv"
+    rows = [f"j{n},{60 * n},1,100" for n in range(40)]
+    trace.write_text("\n".join(["id,submit_s,gpus,duration_s", *rows]) + "\n")
+    journal = MemoryJournal()
+    asked = Experiment(trace=str(trace), policy="shockwave-elastic", cluster="1x4", estimates="none")
+    run_experiment(asked, journal=journal)
+    state, most = State(), 0
+    for message in journal.messages:
+        state.replay(message)
+        most = max(most, len(state.snapshot().memo.get("shockwave", {}).get("reference", {}).get("left", {})))
+    assert 0 < most < 10

@@ -127,7 +127,7 @@ def _referred(view: Snapshot, memory: MarketMemory, jobs: ElasticBidders, gpus: 
         start = min(_LONGEST_START, (job.start_s or 0.0) / round_s)
         live[job.id] = Speeds(sizes, jobs.speed_JK[at, : len(sizes)].tolist(), start)
     left = {job.id: 1.0 - progress for job, progress in zip(jobs.jobs, jobs.progress_J.tolist(), strict=True)}
-    world.update(live, gpus, left=left)
+    world.update(live, gpus, left=left, guessed=jobs.guessed)
     return world
 
 

@@ -32,6 +32,8 @@ class ElasticBidders:
     #: Seconds of the whole work and of what is left, on what each asked for.
     whole_s_J: Floats
     remaining_s_J: Floats
+    #: Ids of the jobs of which neither their user nor a report has told how long they take.
+    guessed: frozenset[str] = frozenset()
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -81,6 +83,7 @@ def bidders(view: Snapshot, rates: RateSource, gpus: int, options: Shockwave) ->
         np.array([each[4].progress for each in known], dtype=np.float64),
         np.array([max(each[4].whole_s, least_s) for each in known], dtype=np.float64),
         np.array([max(each[4].remaining_s, least_s) for each in known], dtype=np.float64),
+        frozenset(each[1].id for each in known if each[4].guessed),
     )
 
 

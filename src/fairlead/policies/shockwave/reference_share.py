@@ -2,7 +2,8 @@
 
 Each job of the reference world has an equal slice of the GPUs, N being the jobs that have not ended *there*: a job that
 ended early in the real cluster keeps its slice until it would have ended, as another job would otherwise be promised
-what its neighbour's luck has freed. On a slice it trains on whole GPUs, in whichever way is fastest: on GPUs of its own
+what its neighbour's luck has freed. (Of a job whose length was a guess it is not known when that would have been: it
+leaves when it ends.) On a slice it trains on whole GPUs, in whichever way is fastest: on GPUs of its own
 all the time, or on more of them than its slice has in turns of a round, each of which begins with a start.
 
 The GPUs that are divided are those that any order of service can keep busy: where jobs need at least w GPUs at once,
@@ -83,6 +84,8 @@ class ReferenceWorld:
     gpus: int = 0
     #: When jobs ended here that are live in the real cluster.
     ended: dict[str, float] = field(default_factory=dict)
+    #: Jobs whose length is a guess.
+    guessed: frozenset[str] = frozenset()
 
     @staticmethod
     def of(memo: Mapping[str, Any], now: float) -> ReferenceWorld:
@@ -94,11 +97,13 @@ class ReferenceWorld:
             {name: Speeds(*each) for name, each in memo["speeds"].items()},
             int(memo["gpus"]),
             dict(memo["ended"]),
+            frozenset(memo.get("guessed", ())),
         )
 
     def memo(self) -> dict[str, Any]:
         speeds = {name: [list(sizes), list(rates), start] for name, (sizes, rates, start) in self.speeds.items()}
-        return {"at": self.at, "left": dict(self.left), "speeds": speeds, "gpus": self.gpus, "ended": self.ended}
+        kept = {"at": self.at, "left": dict(self.left), "speeds": speeds, "gpus": self.gpus, "ended": self.ended}
+        return {**kept, "guessed": sorted(self.guessed)}
 
     def advance(self, now: float) -> None:
         """Let the jobs train until `now`; those that end leave their slices to the rest."""
@@ -109,11 +114,21 @@ class ReferenceWorld:
         self.left = {name: rest for name, rest in left if name not in self.ended}
         self.at = max(self.at, now)
 
-    def update(self, live: Mapping[str, Speeds], gpus: int, *, left: Mapping[str, float] | None = None) -> None:
+    def update(
+        self,
+        live: Mapping[str, Speeds],
+        gpus: int,
+        *,
+        left: Mapping[str, float] | None = None,
+        guessed: frozenset[str] = frozenset(),
+    ) -> None:
         """What is believed now of live jobs; new ones come with all to do, or what `left` says.
 
         `gpus` is what the cluster has for them.
         """
+        for name in self.guessed - live.keys():
+            self.left.pop(name, None)
+        self.guessed = guessed
         for name, speeds in live.items():
             if name not in self.speeds:
                 self.left[name] = 1.0 if left is None else left[name]
