@@ -177,3 +177,11 @@ def test_jobs_that_must_not_be_stopped_take_no_part_in_the_market_and_are_said_t
     reasons = make_policy(policy).plan(view).reasons
     assert "it must not be stopped, and takes no part in the market" in reasons["firm"].text
     assert "no rounds are for sale: all GPUs are held by jobs that must not be stopped" in reasons["one"].text
+
+
+def test_an_elastic_job_starts_on_the_fastest_type_that_has_room(tmp_path: Path) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("id,submit_s,gpus,duration_s\na,0,1,900\nb,40,1,900\n")
+    for cluster in ("v100=2x4,a100=2x4", "a100=2x4,v100=2x4"):
+        asked = Experiment(trace=str(trace), policy="shockwave-elastic", cluster=cluster, speeds="v100=1,a100=2")
+        assert [each.rho for each in run_experiment(asked).measured.jobs] == pytest.approx([1.0, 1.0], abs=0.005)

@@ -1,7 +1,7 @@
 """Which GPUs, from how many for each job: jobs that keep their number stay, and the rest take what is free.
 
-A job runs on one GPU type at a time. One that changes its number in place keeps the GPUs it has, as far as it can; one
-that is restarted for it goes where it spans the fewest nodes.
+A job runs on one GPU type at a time: one that starts, on the fastest that has room for it. One that changes its number
+in place keeps the GPUs it has, as far as it can; one that is restarted for it goes where it spans the fewest nodes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.types import Allocation
+from fairlead.policies.gpu_speeds import believed_speeds
 from fairlead.policies.placing import Room
 from fairlead.policies.wait_reason import accepts, gpu_type_of, is_bound, on_open_nodes
 
@@ -55,6 +56,7 @@ def _granted(
     for node in view.nodes.values():
         left[node.gpu_type] += node.usable
     granted: dict[str, tuple[int, str]] = {}
+    speeds = believed_speeds(view)
     for job in view.jobs.values():
         if is_bound(job):
             left[gpu_type_of(view, job.allocation)] -= on_open_nodes(view, job.allocation)
@@ -67,7 +69,9 @@ def _granted(
             left[own] -= on_open_nodes(view, held)
             continue
         types = [gpu_type for gpu_type in left if accepts(job, gpu_type)]
-        gpu_type = max(types, key=lambda each: (left[each] >= gpus, each == own, left[each]), default="")
+        speed = speeds(name)
+        rank = {each: (left[each] >= gpus, each == own, speed(each, 1), left[each]) for each in types}
+        gpu_type = max(types, key=rank.__getitem__, default="")
         gpus = min(gpus, job.spec.most, left.get(gpu_type, 0))
         if gpus >= job.spec.least:
             granted[name] = gpus, gpu_type
