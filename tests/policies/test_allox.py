@@ -233,3 +233,9 @@ def test_a_thousand_jobs_on_256_gpus_of_three_types_are_decided_in_well_below_a_
         assert len(policy.plan(view).allocations) > 100
         took_s.append(time.process_time() - began)
     assert min(took_s) < 1.0
+
+
+def test_no_time_is_told_where_no_job_tells_how_long_it_runs() -> None:
+    plan = make_policy("allox").plan(make_view("1x2", [job("p", 2), job("q", 2)], now=10.0))
+    assert "when is not known, as no job tells how long it runs" in plan.reasons["q"].text
+    assert "start_in_s" not in plan.reasons["q"].numbers

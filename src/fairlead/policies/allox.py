@@ -284,7 +284,11 @@ def _reasons(
         free = [t for t in market.gpu_types if accepts(job, t) and waits.free_of(t) >= job.spec.gpus]
         if free:
             why = _waits_for_faster(job, turn, market, waits, free)
-        text = f"{why.text}; expected to start on {turn.gpu_type} in about {turn.start_in_s:.0f} s"
+        if market.guessed >= view.jobs.keys():  # what is typical of them is made up
+            text = f"{why.text}; it is to start on {turn.gpu_type}: when is not known, as no job tells how long it runs"
+            return replace(why, text=text)
+        guess = ", by a guess of how long some jobs run" if market.guessed else ""
+        text = f"{why.text}; expected to start on {turn.gpu_type} in about {turn.start_in_s:.0f} s{guess}"
         return replace(why, text=text, numbers={**why.numbers, **times})
 
     return Reasons(view, explain)
