@@ -11,7 +11,7 @@ from fairlead.core.types import Allocation, Job, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.reasons import PLACED, Reasons
 from fairlead.policies.round_account import Account
-from fairlead.policies.wait_reason import ALL_BOUND, TOO_LARGE, Discipline, Waits, all_gpus_bound, is_bound
+from fairlead.policies.wait_reason import TOO_LARGE, Discipline, Waits, is_bound, nothing_to_share
 
 #: The job came after the shares in force were computed, and waits for their renewal.
 RENEWAL = "renewal"
@@ -53,7 +53,7 @@ def round_reasons(
     )
     waits = Waits(view, allocations, discipline)
 
-    all_bound = all_gpus_bound(view)
+    none_left = nothing_to_share(view)
 
     def explain(job: Job) -> Reason:
         owed = sum(share for (group, _), share in account.owed.items() if job.id in group)
@@ -63,8 +63,8 @@ def round_reasons(
         figures = f"owed {owed:.0%} of the time, has had {received:.0%} since it came"
         if is_bound(job):
             figures = f"it must not be stopped, and takes no turns; has had {received:.0%} of the time since it came"
-        elif all_bound:
-            figures = f"no time is left to share: {ALL_BOUND}"
+        elif none_left:
+            figures = f"no time is left to share: {none_left}"
         added = remark(job) if remark is not None else None
         then = until
         if added is not None:

@@ -68,14 +68,11 @@ def is_bound(job: Job) -> bool:
     return bool(job.allocation) and not job.spec.preemptible
 
 
-#: Why no time is left to share or to sell.
-ALL_BOUND = "all GPUs are held by jobs that must not be stopped"
-
-
-def all_gpus_bound(view: Snapshot) -> bool:
-    """No open GPU is left but those that no policy may take from the jobs that hold them."""
+def nothing_to_share(view: Snapshot) -> str:
+    """Why no time is left to share or to sell, for a reason's text; empty if some is."""
     bound = sum(on_open_nodes(view, job.allocation) for job in view.jobs.values() if is_bound(job))
-    return 0 < bound >= sum(node.usable for node in view.nodes.values())
+    is_all = 0 < bound >= sum(node.usable for node in view.nodes.values())
+    return "all GPUs are held by jobs that must not be stopped" if is_all else ""
 
 
 def named(job: Job) -> str:

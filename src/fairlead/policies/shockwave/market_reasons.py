@@ -10,7 +10,7 @@ from fairlead.core.types import Allocation, Job, Reason
 from fairlead.core.wording import counted
 from fairlead.policies.reasons import PLACED, Reasons
 from fairlead.policies.shockwave.memory import MarketMemory
-from fairlead.policies.wait_reason import ALL_BOUND, Discipline, Waits, all_gpus_bound, is_bound
+from fairlead.policies.wait_reason import Discipline, Waits, is_bound, nothing_to_share
 
 
 def market_reasons(
@@ -40,7 +40,7 @@ def market_reasons(
         Discipline(rule, lambda: order, preempts=is_boundary, until="" if is_boundary else until, resizes=resizes),
     )
 
-    all_bound = all_gpus_bound(view)
+    none_left = nothing_to_share(view)
 
     def explain(job: Job) -> Reason:
         bought = memory.bought.get(job.id, 0)
@@ -54,7 +54,7 @@ def market_reasons(
             "rounds_received": received,
             "round_left_s": left_s,
         }
-        figures = _figures(job, memory, window, all_bound=all_bound)
+        figures = _figures(job, memory, window, none_left=none_left)
         if reference_ends is not None and math.isfinite(end := reference_ends().get(job.id, math.inf)):
             numbers["reference_end_s"] = end - view.now
             when = f"end in {end - view.now:.0f} s" if end >= view.now else f"have ended {view.now - end:.0f} s ago"
@@ -70,12 +70,12 @@ def market_reasons(
     return Reasons(view, explain)
 
 
-def _figures(job: Job, memory: MarketMemory, window: int, *, all_bound: bool) -> str:
+def _figures(job: Job, memory: MarketMemory, window: int, *, none_left: str) -> str:
     """What a job bought and received, or why it is not in the market."""
     if is_bound(job):
         return "it must not be stopped, and takes no part in the market"
-    if all_bound:
-        return f"no rounds are for sale: {ALL_BOUND}"
+    if none_left:
+        return f"no rounds are for sale: {none_left}"
     if job.id not in memory.regimes:
         return "it came after the last purchase, and bids when the next round begins"
     return (
