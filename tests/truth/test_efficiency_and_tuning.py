@@ -72,7 +72,7 @@ def test_the_best_batch_is_within_bounds_and_beats_every_other(batch: Batch, gpu
     M_C = gpus * m_C * (s_C + 1)
     all_C = throughput(PARAMS, nodes, gpus, m_C, s_C) * efficiency(phi, M_C, batch.initial)
     assert goodput == np.max(all_C)
-    assert goodput <= float(throughput(PARAMS, nodes, gpus, m, s))
+    assert goodput <= float(throughput(PARAMS, nodes, gpus, m, s)) * (1.0 + 1e-12)  # arrays round differently
 
 
 @given(batch_bounds(), st.integers(1, 64), noises)
