@@ -132,7 +132,7 @@ def test_alike_jobs_have_equal_shares() -> None:
 
 
 def test_among_equal_optima_a_job_stays_where_it_runs() -> None:
-    """Two types as fast, two jobs, one GPU each: whoever holds which, that is where it is owed time."""
+    """Two types as fast, two jobs, one GPU each: where a job holds a GPU, there it is owed time."""
     for held in ([0, 1], [1, 0]):
         problem = SharingProblem(np.ones((2, 2)), np.ones(2, int), np.ones(2, int), held_J=np.array(held))
         shares = solve(problem, "max-min")

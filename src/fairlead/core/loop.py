@@ -115,7 +115,7 @@ class Cadence:
 
 
 def run(policy: Policy, backend: Backend, *, state: State, journal: Journal, cadence: Cadence) -> None:
-    """Decide until the world ends. Whoever runs already stays where it is until the first decision.
+    """Decide until the world ends. Jobs that run already stay where they are until the first decision.
 
     That comes at once where jobs are there already: when their last plan wanted to be reviewed is not known any more.
     """

@@ -199,7 +199,7 @@ class Gavel:
             bool(memory)
             and view.now < rounds.get("ends_at", -math.inf) - 1e-9 * self.round_s
             and rounds.get("served", {}).keys() == view.jobs.keys()
-            and memory.get("gpus") == _open_gpus(view)
+            and memory.get("gpus") == _usable_gpus(view)
         )
 
     def _basis(self, inputs: Inputs) -> str:
@@ -213,7 +213,7 @@ class Gavel:
         return _digest(repr(parts))
 
     def _remember(self, view: Snapshot, inputs: Inputs, shares: Shares) -> Mapping[str, Any]:
-        kept: dict[str, Any] = {"gpus": _open_gpus(view), "programs": shares.programs}
+        kept: dict[str, Any] = {"gpus": _usable_gpus(view), "programs": shares.programs}
         problem = agnostic(inputs.problem) if self.heterogeneity == "agnostic" else inputs.problem
         if math.isfinite(shares.gap) and self.objective not in ("fifo", "sjf"):
             kept["gap"] = float(shares.gap)
@@ -286,7 +286,7 @@ def _isolated_s(kept: Sequence[float] | None, left: float) -> float:
     return max(0.0, seconds + (left_then - left) / rate_then)
 
 
-def _open_gpus(view: Snapshot) -> dict[str, int]:
+def _usable_gpus(view: Snapshot) -> dict[str, int]:
     found: dict[str, int] = {}
     for node in view.nodes.values():
         found[node.gpu_type] = found.get(node.gpu_type, 0) + node.usable
